@@ -63,8 +63,8 @@ func makeJob(ctx context.Context, dir string, end time.Time) error {
 		"-o", filepath.Join(job, "rsagent"), "./cmd/rsagent"); err != nil {
 		return err
 	}
-	script := fmt.Sprintf("stty -F /dev/ttyS1 -opost\ncd /job\nRSAGENT_LAB_GUEST=1 PATH=/job:$PATH ./lab.test%s 2>&1\necho '%s'$?\n",
-		guestArgs(os.Args[1:], end), verdict)
+	script := fmt.Sprintf("stty -F /dev/ttyS1 -opost\ncd /job\nexport RSAGENT_LAB_GUEST=1 RSAGENT_TEST_ALL=%s RSAGENT_BIN=/job/rsagent\n"+
+		"./lab.test%s 2>&1\necho '%s'$?\n", os.Getenv("RSAGENT_TEST_ALL"), guestArgs(os.Args[1:], end), verdict)
 	if err := os.WriteFile(filepath.Join(job, "run"), []byte(script), 0o755); err != nil {
 		return err
 	}
@@ -121,14 +121,16 @@ func run(ctx context.Context, image, dir string) (int, error) {
 	return code, nil
 }
 
+// passOn prints up to the verdict and returns what it says, or -1 if there was none.
 func passOn(r io.Reader) int {
 	code := -1
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')
-		if _, scanErr := fmt.Sscanf(line, verdict+"%d", &code); scanErr != nil {
+		if code < 0 && !strings.HasPrefix(line, verdict) {
 			fmt.Print(line)
 		}
+		fmt.Sscanf(line, verdict+"%d", &code)
 		if err != nil {
 			return code
 		}

@@ -1,0 +1,188 @@
+package lab
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"rsagent/scripts/testnet"
+)
+
+const vip = "10.9.0.100"
+
+// hung ends a connection that will never come about. Where one may come late, the tests count packets, not seconds.
+const hung = 2 * time.Minute
+
+// cluster is one segment with a client, a director that holds the VIPs, and two real servers that answer with their
+// names on port 80 of all their addresses.
+type cluster struct {
+	client, director *testnet.Host
+	real             []*testnet.Host
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	segment := testnet.NewSegment(t, "lan")
+	join := func(label, cidr string) *testnet.Host {
+		h := testnet.NewHost(t, label)
+		segment.Join(t, h, "eth0", cidr)
+		h.Run(t, "ip", "route", "add", "default", "via", "10.9.0.1")
+		return h
+	}
+	c := &cluster{client: join("client", "10.9.0.10/24"), director: join("director", "10.9.0.2/24")}
+	for i := range 2 {
+		h := join(fmt.Sprintf("rs%d", i+1), realAddr(i)+"/24")
+		serve(t, h, fmt.Sprintf("rs%d", i+1))
+		c.real = append(c.real, h)
+	}
+	return c
+}
+
+func realAddr(i int) string { return fmt.Sprintf("10.9.0.%d", 11+i) }
+
+// direct makes the director share the VIPs out, round robin.
+func (c *cluster) direct(t *testing.T, mode string, vips ...string) {
+	t.Helper()
+	var rules, addrs strings.Builder
+	for _, v := range vips {
+		fmt.Fprintf(&addrs, "addr replace %s/32 dev eth0\n", v)
+		fmt.Fprintf(&rules, "-A -t %s:80 -s rr\n", v)
+		for i := range c.real {
+			fmt.Fprintf(&rules, "-a -t %s:80 -r %s:80 %s\n", v, realAddr(i), forwarding[mode])
+		}
+	}
+	c.mustFeed(t, addrs.String(), "ip", "-batch", "-")
+	c.director.Run(t, "ipvsadm", "-C")
+	c.mustFeed(t, rules.String(), "ipvsadm", "-R")
+}
+
+var forwarding = map[string]string{"dr": "-g", "tun": "-i"}
+
+// redirect changes how the director reaches the real servers; connections that exist stay as they are.
+func (c *cluster) redirect(t *testing.T, mode string) {
+	t.Helper()
+	for i := range c.real {
+		c.director.Run(t, "ipvsadm", "-e", "-t", vip+":80", "-r", realAddr(i)+":80", forwarding[mode])
+	}
+}
+
+func (c *cluster) mustFeed(t *testing.T, stdin string, args ...string) {
+	t.Helper()
+	if r := c.director.Exec(testnet.Cmd{Args: args, Stdin: stdin}); r.Code != 0 {
+		t.Fatalf("%v: exit %d: %s%s", args, r.Code, r.Stdout, r.Stderr)
+	}
+}
+
+// serve answers every connection with a name, then with what it says. A listener stays in the namespace it was made in.
+func serve(t *testing.T, h *testnet.Host, name string) {
+	t.Helper()
+	var l net.Listener
+	var err error
+	h.Do(func() { l, err = net.Listen("tcp4", "0.0.0.0:80") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				fmt.Fprintln(conn, name)
+				io.Copy(conn, conn)
+			}()
+		}
+	}()
+}
+
+// session is a connection through the director.
+type session struct {
+	net.Conn
+	in   *bufio.Reader
+	name string // of the real server that serves it
+}
+
+func dial(h *testnet.Host, addr string) (*session, error) {
+	s := &session{}
+	var err error
+	h.Do(func() { s.Conn, err = net.DialTimeout("tcp4", addr+":80", hung) })
+	if err != nil {
+		return nil, err
+	}
+	s.in = bufio.NewReader(s)
+	s.name, err = s.read()
+	return s, err
+}
+
+func (s *session) read() (string, error) {
+	s.SetDeadline(time.Now().Add(hung))
+	line, err := s.in.ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// echo says something and hears it again.
+func (s *session) echo(word string) error {
+	if _, err := fmt.Fprintln(s, word); err != nil {
+		return err
+	}
+	if got, err := s.read(); err != nil || got != word {
+		return fmt.Errorf("said %q, heard %q: %w", word, got, err)
+	}
+	return nil
+}
+
+// connect makes n connections to each VIP, one after another, and counts who served them.
+func (c *cluster) connect(t *testing.T, n int, vips ...string) map[string]int {
+	t.Helper()
+	served := map[string]int{}
+	for _, v := range vips {
+		for range n {
+			s, err := dial(c.client, v)
+			if err != nil {
+				t.Fatalf("connect to %s: %v", v, err)
+			}
+			served[s.name]++
+			s.Close()
+		}
+	}
+	return served
+}
+
+// expectServed is connect with the answer it must have.
+func (c *cluster) expectServed(t *testing.T, n int, want map[string]int, vips ...string) {
+	t.Helper()
+	got := c.connect(t, n, vips...)
+	if !maps.Equal(got, want) {
+		t.Errorf("connections served: %v, want %v", got, want)
+		return
+	}
+	t.Logf("connections served: %v", got)
+}
+
+// dropped counts the packets a host did not take: for an address it does not hold, by rp_filter, or for a connection it
+// does not know. In the words of nstat.
+func dropped(t *testing.T, h *testnet.Host) map[string]int {
+	t.Helper()
+	var all struct{ Kernel map[string]int }
+	if err := json.Unmarshal([]byte(h.Run(t, "nstat", "-asz", "--json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, name := range []string{"IpInAddrErrors", "TcpExtIPReversePathFilter", "TcpOutRsts"} {
+		n, known := all.Kernel[name]
+		if !known {
+			t.Fatalf("nstat does not know %s", name)
+		}
+		counts[name] = n
+	}
+	return counts
+}
