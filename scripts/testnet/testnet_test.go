@@ -54,13 +54,19 @@ func TestTryTellsTheExitCode(t *testing.T) {
 }
 
 func TestSegmentAsker(t *testing.T) {
-	Need(t, "ping")
 	s := NewSegment(t, "lan")
 	client, server, other := NewHost(t, "client"), NewHost(t, "server"), NewHost(t, "other")
 	s.Join(t, client, "eth0", "10.0.0.1/24")
 	s.Join(t, server, "eth0.100", "10.0.0.11/24", "10.0.0.12/24")
 	s.Join(t, other, "eth0", "")
-	client.Run(t, "ping", "-c1", "10.0.0.12")
+	for _, network := range []string{"tcp", "udp"} {
+		if err := client.Call(network, server.Echo(t, network, "10.0.0.12")); err != nil {
+			t.Error(err)
+		}
+	}
+	if client.Resolve(t, "eth0", "10.0.0.12") == "" || client.Resolve(t, "eth0", "10.0.0.13") != "" {
+		t.Error("the kernel should learn .12 and not .13")
+	}
 
 	asker := client.AskARP(t, "eth0", "10.0.0.12", time.Millisecond)
 	asker.Await(t, 20)

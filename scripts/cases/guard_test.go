@@ -1,0 +1,172 @@
+package cases
+
+import (
+	"testing"
+
+	"rsagent/scripts/testnet"
+)
+
+// The kernel takes the numeric maximum of conf/all and the interface, and 3
+// answers for an address of scope global: an eth0 at 3 outweighs all at 1.
+// Seen at: IBM Edge Components, "interface alias on Linux".
+func TestCase01_InterfaceValueThatOutweighsAll(t *testing.T) {
+	s := newSite(t)
+	s.rs.SetIPv4Conf(t, "eth0", "arp_ignore", "3")
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip)
+		s.silent(t, vip)
+		s.serves(t, vip)
+		s.do(t, "stop")
+	})
+	s.conf(t, "eth0", "arp_ignore", "3")
+}
+
+// The same with scope global, where 3 does not do.
+func TestCase01_ScopeGlobal(t *testing.T) {
+	s := newSite(t)
+	s.rs.SetIPv4Conf(t, "eth0", "arp_ignore", "3")
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip, "--scope", "global")
+		s.silent(t, vip)
+		s.do(t, "stop")
+	})
+}
+
+// A host whose administrator has set these for other reasons must have them
+// back, and rp_filter must never be made looser by DR.
+// Seen at: kubernetes issue 123992, CNI plugins pull 493.
+func TestCase03_ValuesSetBefore(t *testing.T) {
+	s := newSite(t)
+	for _, knob := range []string{"arp_ignore", "arp_announce", "rp_filter"} {
+		s.rs.SetIPv4Conf(t, "all", knob, "1")
+	}
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip)
+		s.silent(t, vip)
+		s.conf(t, "all", "arp_announce", "2")
+		s.conf(t, "all", "rp_filter", "1")
+		s.do(t, "stop")
+	})
+}
+
+// Guards belong to the set, not to the VIP that brought them: they go with
+// the last one. Seen at: keepalived issue 2450.
+func TestCase04_GuardsStayForTheOtherVIP(t *testing.T) {
+	s := newSite(t)
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip)
+		s.do(t, "start", "--vip", vip2)
+		s.do(t, "stop", "--vip", vip)
+		s.bound(t, vip)
+		s.bound(t, vip2, "lo")
+		s.silent(t, vip2)
+		s.ask(t, 0, "status")
+		s.do(t, "stop", "--vip", vip2)
+	})
+}
+
+// Interface names may hold dots, which in a sysctl's name are separators.
+// Seen at: talos issue 7878, tailscale issue 4300.
+func TestCase17_InterfaceNameWithDot(t *testing.T) {
+	s := newSite(t)
+	testnet.Wire(t, s.rs, "eth0.100", "10.1.0.11/24", s.peer, "eth1", "10.1.0.1/24")
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip, "--arp-guard", "interface", "--interface", "eth0.100")
+		s.conf(t, "eth0.100", "arp_ignore", "1")
+		s.conf(t, "eth0.100", "arp_announce", "2")
+		s.conf(t, "all", "arp_ignore", "0")
+		s.conf(t, "all", "arp_announce", "0")
+		s.silentOn(t, "eth1", vip)
+		s.do(t, "stop")
+	})
+}
+
+// The classic recipe's settings of lo alone guard nothing: requests arrive on
+// the NIC. status must not call such a host up. Seen at: dpvs issue 312.
+func TestCase18_OnlyLoIsSet(t *testing.T) {
+	s := newSite(t)
+	s.rs.SetIPv4Conf(t, "lo", "arp_ignore", "1")
+	s.rs.SetIPv4Conf(t, "lo", "arp_announce", "2")
+	s.rs.Run(t, "ip", "addr", "add", vip+"/32", "dev", "lo")
+	if !s.answers(t, "eth0", vip) {
+		t.Fatal("this kernel does honour the settings of lo")
+	}
+	s.ask(t, 1, "status", "--vip", vip)
+
+	s.rs.SetIPv4Conf(t, "all", "arp_ignore", "1")
+	s.rs.SetIPv4Conf(t, "all", "arp_announce", "2")
+	s.ask(t, 0, "status", "--vip", vip)
+	s.rs.Run(t, "ip", "addr", "del", vip+"/32", "dev", "lo")
+	s.ask(t, 3, "status", "--vip", vip)
+}
+
+// A NIC plugged in later inherits conf/default, and is silent because of
+// conf/all. Seen at: felix pull 806.
+func TestCase23_NICThatComesLater(t *testing.T) {
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip)
+	testnet.Wire(t, s.rs, "eth1", "", s.peer, "eth1", "10.0.0.2/24")
+	s.silentOn(t, "eth1", vip)
+	s.ask(t, 0, "status")
+	s.restored(t, func() { s.do(t, "start", "--vip", vip) })
+}
+
+// With the guard on named interfaces only, the later NIC does answer, and
+// status says so.
+func TestCase23_NICThatComesLaterBesideInterfaceGuard(t *testing.T) {
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip, "--arp-guard", "interface", "--interface", "eth0")
+	testnet.Wire(t, s.rs, "eth1", "", s.peer, "eth1", "10.0.0.2/24")
+	if !s.answers(t, "eth1", vip) {
+		t.Fatal("eth1 does not answer: nothing to be said")
+	}
+	got := s.rs.Try(s.args("status", "-o", "json")...)
+	if r := parse(t, got.Code, "status", s.args("status"), got); !r.says("eth1") {
+		t.Errorf("status does not speak of eth1: %+v", r)
+	}
+}
+
+// Nothing on an interface outweighs all at 5, a value that answers.
+// Seen at: a review of the maximum rule.
+func TestCase59_AllItselfLeaks(t *testing.T) {
+	s := newSite(t)
+	s.rs.SetIPv4Conf(t, "all", "arp_ignore", "5")
+	for _, guard := range [][]string{{}, {"--arp-guard", "interface", "--interface", "eth0"}} {
+		s.restored(t, func() {
+			s.do(t, "start", append(guard, "--vip", vip)...)
+			s.silent(t, vip)
+			s.do(t, "stop")
+		})
+		s.conf(t, "all", "arp_ignore", "5")
+	}
+}
+
+// A good value that is stricter, or as good, is kept: 8 is silent, if about
+// everything. Seen at: a review of the table of modes.
+func TestCase59_StricterValueIsKept(t *testing.T) {
+	s := newSite(t)
+	s.rs.SetIPv4Conf(t, "all", "arp_ignore", "2")
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip)
+		s.conf(t, "all", "arp_ignore", "2")
+		s.silent(t, vip)
+		s.do(t, "stop")
+	})
+}
+
+// An interface is renamed while its guard is up: the guard goes by index.
+// The names of interfaces are settled late in many boots.
+// Seen at: a review of what the journal is keyed by.
+func TestCase56_InterfaceRenamed(t *testing.T) {
+	s := newSite(t)
+	s.rs.SetIPv4Conf(t, "eth0", "arp_announce", "1")
+	s.do(t, "start", "--vip", vip, "--arp-guard", "interface", "--interface", "eth0")
+	s.rs.Run(t, "ip", "link", "set", "eth0", "down")
+	s.rs.Run(t, "ip", "link", "set", "eth0", "name", "lan0")
+	s.rs.Run(t, "ip", "link", "set", "lan0", "up")
+	s.silent(t, vip)
+	s.do(t, "stop")
+	s.bound(t, vip)
+	s.conf(t, "lan0", "arp_ignore", "0")
+	s.conf(t, "lan0", "arp_announce", "1")
+}
