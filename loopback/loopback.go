@@ -1,0 +1,101 @@
+// Package loopback holds VIPs as addresses on a device that never speaks for them on the wire: lo
+// in DR, the tunnel's device in TUN. It observes addresses, and adds and deletes exactly those it
+// is told to.
+//
+// To the kernel an address is device and prefix together: 192.0.2.1/32 and 192.0.2.1/24 on lo are
+// two addresses, and the wider makes its whole subnet local to the host. So an Addr carries both,
+// and a deletion names both.
+package loopback
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// An Addr is an address on a device. Device and Prefix together are its identity to the kernel.
+type Addr struct {
+	Device string
+	Prefix netip.Prefix
+}
+
+func (a Addr) String() string { return a.Prefix.String() + " dev " + a.Device }
+
+// Command is what an operator would type to have the address with the scope named, or to have it
+// gone where scope is "".
+func (a Addr) Command(scope string) string {
+	if scope == "" {
+		return "ip addr del " + a.String()
+	}
+	return "ip addr add " + a.String() + " scope " + scope
+}
+
+// Held is an address found on the host.
+type Held struct {
+	Addr
+	Scope     string // as ip(8) names it: "global", "link", "host", or the number
+	Secondary bool   // it goes when its primary goes, but where promote_secondaries is set
+}
+
+// scopes are the address scopes of include/uapi/linux/rtnetlink.h (enum rt_scope_t).
+var scopes = map[int]string{unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_LINK: "link", unix.RT_SCOPE_HOST: "host"}
+
+const retries = 10 // a dump is repeated this often while others change what it lists
+
+// Observe lists each IPv4 address of the network namespace, in one dump; names maps ifindex to
+// name. An address of an interface that names does not hold came after it was made, and is left
+// out. A dump that was interrupted is partial: it is taken again, and in the end an error.
+func Observe(h *netlink.Handle, names map[int]string) ([]Held, error) {
+	for try := 0; ; try++ {
+		l, err := h.AddrList(nil, netlink.FAMILY_V4)
+		if errors.Is(err, netlink.ErrDumpInterrupted) && try < retries {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list addresses: %w", err)
+		}
+		out := make([]Held, 0, len(l))
+		for _, a := range l {
+			ip, ok := netip.AddrFromSlice(a.IP.To4())
+			name := names[a.LinkIndex]
+			if !ok || name == "" {
+				continue
+			}
+			ones, _ := a.Mask.Size()
+			out = append(out, Held{Addr{name, netip.PrefixFrom(ip, ones)}, scopeName(a.Scope), a.Flags&unix.IFA_F_SECONDARY != 0})
+		}
+		return out, nil
+	}
+}
+
+func scopeName(n int) string {
+	if s, ok := scopes[n]; ok {
+		return s
+	}
+	return fmt.Sprint(n)
+}
+
+// far is an address that nobody routes in particular (the 6to4 anycast address, withdrawn by RFC
+// 7526), so that a lookup of it finds the default route. Nothing is sent to it.
+var far = net.IPv4(192, 88, 99, 1)
+
+// Source is the address that the kernel picks as source for the default route: the one this host is
+// known by. It is the zero Addr where there is no such route.
+func Source(h *netlink.Handle) (netip.Addr, error) {
+	routes, err := h.RouteGet(far)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
+		return netip.Addr{}, nil // none, or a route of type unreachable, prohibit or blackhole
+	}
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("look up the default route: %w", err)
+	}
+	if len(routes) == 0 {
+		return netip.Addr{}, nil
+	}
+	ip, _ := netip.AddrFromSlice(routes[0].Src.To4())
+	return ip, nil
+}

@@ -1,0 +1,274 @@
+package realserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rsagent/tunnel"
+)
+
+// ErrRefused says that the host is set up such that a VIP must not be, or cannot be, served by it.
+var ErrRefused = errors.New("refused")
+
+// ErrInterrupted says that a verb was told to end before it was done. Additions were taken back.
+var ErrInterrupted = errors.New("interrupted")
+
+// A Kernel is all that is asked of the kernel. It is a struct of functions and no interface: were a
+// *netlink.Handle to reach an interface, the linker would keep each of its methods (1 MB).
+type Kernel struct {
+	// Look observes the host. What it returns is complete, or it is an error.
+	Look func() (*Host, error)
+	// Do makes changes of one stage, in order, on the host as looked at. It returns an error for
+	// each; after a failure the rest is errSkipped, except in PutBack, where each is tried.
+	Do func(context.Context, *Host, []Change) []error
+}
+
+var errSkipped = errors.New("not tried")
+
+// An Agent brings one network namespace, that of the calling thread, to what is asked.
+type Agent struct {
+	Kernel   Kernel
+	StateDir string // holds the journal and the lock
+
+	moved func() // see store
+}
+
+// A Result is what was found and done. It is complete on failure too.
+type Result struct {
+	Before   Set      // managed when the verb began
+	VIPs     Set      // managed now, or for Look: as they would be
+	Host     *Host    // as last looked at
+	Pending  []Change // what the last look still wanted
+	Changes  []Change // what was done, or tried
+	Findings []Finding
+	Leaving  []netip.Addr // VIPs on their way out, not yet seen gone
+}
+
+// Look compares the host with the set that edit makes of the managed one, and changes nothing: it is
+// status with Keep, and --dry-run with any other edit. given are VIPs that go if the set does not
+// hold them. Errors: *JournalError; a refusal (ErrRefused), with a complete result.
+func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
+	_, j, stale, err := a.openStore()
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Before: j.VIPs}
+	j.edit(edit, given...)
+	if r.Host, err = a.Kernel.Look(); err != nil {
+		return nil, err
+	}
+	j.follow(r.Host)
+	r.view(j)
+	said := append(opening(j, r.Host, r.Pending, stale), ownAddresses(j.VIPs.without(r.Before), r.Host)...)
+	r.Findings = append(said, r.Findings...)
+	return r, refusal(r.Findings)
+}
+
+// view is what the last look says.
+func (r *Result) view(j *Journal) {
+	r.VIPs, r.Leaving = j.VIPs, j.Leaving
+	r.Pending, r.Findings = plan(j, r.Host)
+}
+
+const additions = 1<<Create | 1<<Guard | 1<<Bind
+
+// A run is one verb on its way.
+type run struct {
+	*Result
+	agent   *Agent
+	store   *store
+	journal *Journal
+	allowed int                 // stages that may run, as bits
+	found   map[netip.Addr]bool // VIPs that were on the host before
+	count   map[Item]int        // how often each item was set
+	unsaved bool                // the journal could not be written: nothing more may be changed
+	err     error
+}
+
+// Converge makes the host hold exactly the set that edit makes of the managed one: look, plan, do the
+// first stage that has anything to do, and look again, until nothing is left. given are VIPs that go
+// if the set does not hold them.
+//
+// Where an addition fails, what the verb added leaves the set again by the same path, and only
+// withdrawing and putting back go on: rollback is an edit too. When ctx is done, the verb ends between
+// two stages: additions go back, removals roll forward.
+//
+// Errors: *JournalError, ErrRefused, ErrInterrupted, tunnel.ErrUnsupported, and what the kernel says,
+// fs.ErrPermission among it.
+func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*Result, error) {
+	unlock, err := a.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	st, j, stale, err := a.openStore()
+	if err != nil {
+		return nil, err
+	}
+	r := &run{Result: &Result{Before: j.VIPs}, agent: a, store: st, journal: j,
+		allowed: 1<<Withdraw | additions | 1<<PutBack, count: map[Item]int{}}
+	j.edit(edit, given...)
+	if err := r.look(); err != nil {
+		return r.Result, err
+	}
+	r.found = onHost(j.VIPs, r.Host)
+	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
+	said := append(opening(j, r.Host, r.Pending, stale), own...)
+	if err := refusal(own); err != nil {
+		r.fail(err)
+	}
+	for r.step(ctx) {
+		if err := r.look(); err != nil {
+			return r.Result, errors.Join(r.err, err)
+		}
+	}
+	r.Findings = append(said, r.Findings...)
+	if !r.unsaved {
+		j.settle(r.Host, r.Pending)
+		r.err = errors.Join(r.err, st.save(j))
+	}
+	return r.Result, r.err
+}
+
+func (r *run) look() error {
+	h, err := r.agent.Kernel.Look()
+	if err != nil {
+		return err
+	}
+	r.Host = h
+	r.journal.follow(h)
+	r.view(r.journal)
+	return nil
+}
+
+// step does the first stage that has work. It returns false when nothing is left that may be done.
+func (r *run) step(ctx context.Context) bool {
+	if r.err == nil {
+		err := refusal(r.Findings)
+		if err == nil && ctx.Err() != nil && len(r.todo()) > 0 {
+			err = fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
+		}
+		if err != nil {
+			r.fail(err)
+			return true
+		}
+	}
+	todo := r.todo()
+	if len(todo) == 0 {
+		return false
+	}
+	if c := r.tooOften(todo); c != nil {
+		r.failStage(c.Stage, fmt.Errorf("%s does not hold: it was set to %s and is %s again", c.Item, orAbsent(c.To), orAbsent(c.From)))
+		return true
+	}
+	r.journal.record(r.Host, todo)
+	if err := r.store.save(r.journal); err != nil { // a change that cannot be noted is not made
+		r.unsaved, r.err = true, errors.Join(r.err, err)
+		return false
+	}
+	var failed error
+	for i, err := range r.agent.Kernel.Do(ctx, r.Host, todo) {
+		switch {
+		case err == nil:
+			todo[i].Outcome = "done"
+		case errors.Is(err, errSkipped):
+			todo[i].Outcome = "skipped"
+		default:
+			todo[i].Outcome = "failed"
+			if errors.Is(err, tunnel.ErrFallback) {
+				r.journal.forget(todo[i].Item)
+			} else if !todo[i].unjudged {
+				failed = errors.Join(failed, err)
+			}
+		}
+	}
+	r.Changes = append(r.Changes, todo...)
+	if failed != nil {
+		r.failStage(todo[0].Stage, failed)
+	}
+	return true
+}
+
+// todo is the first stage of the plan that may run and has work. Once an addition has failed,
+// nothing is bound any more; but a second copy of a VIP that is bound may go.
+func (r *run) todo() (out []Change) {
+	for _, c := range r.Pending {
+		may := r.allowed&(1<<c.Stage) != 0
+		if c.Stage == Bind && c.To == "" && r.allowed != 0 {
+			may = true
+		}
+		if len(out) > 0 && out[0].Stage != c.Stage {
+			break
+		}
+		if may {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// failStage is a failure in a stage. What cannot be taken away, or put back, stays in the journal
+// for the next verb; a VIP that is still there keeps its guard.
+func (r *run) failStage(s Stage, err error) {
+	switch {
+	case 1<<s&additions != 0 && r.allowed&additions != 0:
+		r.fail(err)
+		return
+	case s == PutBack:
+		r.allowed &^= 1 << PutBack
+	default:
+		r.allowed = 0
+	}
+	r.err = errors.Join(r.err, err)
+}
+
+// fail ends adding: the set becomes what it was, without what the verb took out. A VIP that the verb
+// had put on the host leaves; one that someone else had bound before stays as it was found.
+func (r *run) fail(err error) {
+	r.err = errors.Join(r.err, err)
+	r.allowed &^= additions
+	j := r.journal
+	var gone []netip.Addr
+	for _, v := range j.VIPs.without(r.Before) {
+		if !r.found[v.Addr] || r.touched(v.Addr) {
+			gone = append(gone, v.Addr)
+		}
+	}
+	kept := j.VIPs
+	j.VIPs = slices.DeleteFunc(slices.Clone(r.Before), func(v VIP) bool { return !kept.has(v.Addr) })
+	j.leave(gone...)
+	r.view(j)
+}
+
+// touched says that this run changed addresses of a VIP.
+func (r *run) touched(vip netip.Addr) bool {
+	return slices.ContainsFunc(r.Changes, func(c Change) bool { return addrOf(c.Item) == vip })
+}
+
+// tooOften counts what is about to be done, and finds what was done three times already.
+func (r *run) tooOften(todo []Change) *Change {
+	for i, c := range todo {
+		if r.count[c.Item]++; r.count[c.Item] > 3 {
+			return &todo[i]
+		}
+	}
+	return nil
+}
+
+// refusal makes an error of the findings of level error: one line, however many.
+func refusal(finds []Finding) error {
+	var words []string
+	for _, f := range finds {
+		if f.Level == Error {
+			words = append(words, f.Message)
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrRefused, strings.Join(slices.Compact(words), "; "))
+}

@@ -1,0 +1,144 @@
+package realserver
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Origin is who asked for a VIP, as a set: it stays until the last of them lets go.
+type Origin uint8
+
+// Who may ask.
+const (
+	Flag   Origin = 1 << iota // the command line or the environment
+	Config                    // the config file
+)
+
+var origins = []struct {
+	bit  Origin
+	name string
+}{{Config, "config"}, {Flag, "flag"}}
+
+func (o Origin) String() string {
+	var names []string
+	for _, x := range origins {
+		if o&x.bit != 0 {
+			names = append(names, x.name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// MarshalText writes the names, comma-separated.
+func (o Origin) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote; at least one origin is asked for.
+func (o *Origin) UnmarshalText(b []byte) error {
+	*o = 0
+next:
+	for word := range strings.SplitSeq(string(b), ",") {
+		for _, x := range origins {
+			if word == x.name {
+				*o |= x.bit
+				continue next
+			}
+		}
+		return fmt.Errorf("%q is no origin", word)
+	}
+	return nil
+}
+
+// A Set is a set of VIPs, sorted by address.
+type Set []VIP
+
+// An Edit is what a verb is: given the managed set, the set to be.
+type Edit func(Set) Set
+
+// Add is start: a VIP that is there already takes the options given and keeps its other origin.
+func Add(vips ...VIP) Edit {
+	return func(s Set) Set {
+		m := s.index()
+		for _, v := range vips {
+			v.Origin |= m[v.Addr].Origin
+			m[v.Addr] = v
+		}
+		return sorted(m)
+	}
+}
+
+// Drop is stop: the VIPs with these addresses go, whoever asked for them.
+func Drop(addrs ...netip.Addr) Edit {
+	return func(s Set) Set {
+		m := s.index()
+		for _, a := range addrs {
+			delete(m, a)
+		}
+		return sorted(m)
+	}
+}
+
+// DropAll is stop of everything.
+func DropAll(Set) Set { return nil }
+
+// Replace is reload: what o asks for becomes vips, what others ask for stays. With no VIPs it is
+// the stop of what o asked for.
+func Replace(o Origin, vips ...VIP) Edit {
+	return func(s Set) Set {
+		m := s.index()
+		for a, v := range m {
+			if v.Origin &^= o; v.Origin == 0 {
+				delete(m, a)
+			} else {
+				m[a] = v
+			}
+		}
+		return Add(vips...)(sorted(m))
+	}
+}
+
+// Keep is restart, and status.
+func Keep(s Set) Set { return s }
+
+// Or is the edit e, or other where nothing is managed.
+func Or(e, other Edit) Edit {
+	return func(s Set) Set {
+		if len(s) == 0 {
+			return other(s)
+		}
+		return e(s)
+	}
+}
+
+func (s Set) index() map[netip.Addr]VIP {
+	m := make(map[netip.Addr]VIP, len(s))
+	for _, v := range s {
+		m[v.Addr] = v
+	}
+	return m
+}
+
+func sorted(m map[netip.Addr]VIP) Set {
+	s := make(Set, 0, len(m))
+	for _, v := range m {
+		s = append(s, v)
+	}
+	slices.SortFunc(s, func(a, b VIP) int { return a.Addr.Compare(b.Addr) })
+	return s
+}
+
+func (s Set) has(a netip.Addr) bool {
+	_, ok := slices.BinarySearchFunc(s, a, func(v VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+	return ok
+}
+
+// without lists the VIPs of s whose addresses t does not hold.
+func (s Set) without(t Set) (out Set) {
+	for _, v := range s {
+		if !t.has(v.Addr) {
+			out = append(out, v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,139 @@
+package realserver
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"rsagent/loopback"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// A Host is one look at the host. It is plain data, and never more than one stage old when it
+// decides something.
+type Host struct {
+	Links    []sysctl.Interface
+	Conf     sysctl.Table
+	Addrs    []loopback.Held
+	Source   netip.Addr        // what the kernel picks as source for the default route
+	Forwards bool              // ip_forward: packets that are not for this host are passed on
+	Modules  map[string]bool   // which modules of tunnel.Kinds are there
+	Received map[string]uint64 // packets that came out of each tunnel device
+}
+
+// An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr, a
+// tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is absent.
+type Item interface {
+	String() string
+	Command(value string) string // what an operator would type to give the item this value
+}
+
+// value is what the host has for an item.
+func (h *Host) value(it Item) string {
+	switch it := it.(type) {
+	case sysctl.Key:
+		if v, ok := h.Conf[it]; ok {
+			return strconv.Itoa(v)
+		}
+	case tunnel.Module:
+		if h.Modules[it.Name] {
+			return "loaded"
+		}
+	case tunnel.Device:
+		if l := h.link(it.Name); l != nil {
+			return l.Kind
+		}
+	case tunnel.Link:
+		if l := h.link(it.Name); l != nil && l.Up {
+			return "up"
+		} else if l != nil {
+			return "down"
+		}
+	}
+	return ""
+}
+
+// foretold is the value, or what the kernel will give an item whose device is still to come.
+func (h *Host) foretold(it Item) string {
+	if v := h.value(it); v != "" {
+		return v
+	}
+	switch it := it.(type) {
+	case sysctl.Key:
+		return strconv.Itoa(h.Conf.Own(it.Iface, it.Knob))
+	case tunnel.Link:
+		return "down"
+	}
+	return ""
+}
+
+// baseline is the host's settings as they would be had rsagent changed nothing: each entry that
+// still holds what rsagent wrote is taken back, in a copy. Policy judges this, so that what rsagent
+// wrote is never a reason to keep it, or not to.
+func (h *Host) baseline(entries []Entry) sysctl.Table {
+	t := maps.Clone(h.Conf)
+	for _, e := range entries {
+		if k, ok := e.Item.(sysctl.Key); ok && e.ours(h.value(k)) {
+			t[k], _ = strconv.Atoi(e.From) // decoding the journal made sure that it is a number
+		}
+	}
+	return t
+}
+
+func (h *Host) link(name string) *sysctl.Interface {
+	for i := range h.Links {
+		if h.Links[i].Name == name {
+			return &h.Links[i]
+		}
+	}
+	return nil
+}
+
+func (h *Host) byIndex(index int) *sysctl.Interface {
+	for i := range h.Links {
+		if h.Links[i].Index == index {
+			return &h.Links[i]
+		}
+	}
+	return nil
+}
+
+// speakers names the interfaces whose settings decide about ARP.
+func (h *Host) speakers() (names []string) {
+	for _, l := range h.Links {
+		if l.Speaks() {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// speaker resolves an interface to the one whose settings decide for it: the master of a port of a
+// bridge, bond or team.
+func (h *Host) speaker(name string) *sysctl.Interface {
+	l := h.link(name)
+	for hops := 0; l != nil && l.ARP && !l.Speaks() && l.Master != 0 && hops < 8; hops++ {
+		l = h.byIndex(l.Master)
+	}
+	return l
+}
+
+// holds says that a VIP may sit on this interface: it carries no ARP of its own, so that a copy of
+// the VIP on it is a real server's. A copy on any other interface is somebody else's.
+func holds(l sysctl.Interface) bool {
+	return l.Name == "lo" || tunnel.Receives(l.Kind) || l.Kind == "dummy" || l.Kind == "vrf"
+}
+
+// holders is the set of names of the interfaces that may hold a VIP.
+func (h *Host) holders() map[string]bool {
+	m := map[string]bool{}
+	for _, l := range h.Links {
+		if holds(l) {
+			m[l.Name] = true
+		}
+	}
+	return m
+}

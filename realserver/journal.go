@@ -1,0 +1,244 @@
+package realserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// journalVersion is that of the file's form. A newer one is not understood, and not touched.
+const journalVersion = 1
+
+// A Journal names, at each moment, everything that rsagent may have done to the host. It is written
+// before a change and again when the change is seen to be gone, so that whatever kills rsagent, the
+// next verb knows what to finish or take back. VIPs have no entries: stopped means absent.
+type Journal struct {
+	Version int          `json:"version"`
+	Boot    string       `json:"boot"`              // boot id: nothing outlives a reboot
+	VIPs    Set          `json:"vips"`              // the managed set
+	Leaving []netip.Addr `json:"leaving,omitempty"` // VIPs to go, not yet seen gone
+	Changed []Entry      `json:"changed,omitempty"` // in the order in which they were first changed
+}
+
+// An Entry is one thing changed: what it was before the first change, and every value written since.
+// The last of them may not have reached the kernel when a run was killed.
+type Entry struct {
+	Item    Item
+	IfIndex int // of the interface it belongs to, which may be renamed; 0 is none
+	From    string
+	Wrote   []string
+}
+
+// ours says that the item holds what rsagent wrote.
+func (e Entry) ours(now string) bool { return slices.Contains(e.Wrote, now) }
+
+// An entryForm is an entry as the file has it.
+type entryForm struct {
+	Kind    string   `json:"kind"` // conf, link, device
+	Name    string   `json:"name"` // of the interface
+	Knob    string   `json:"knob,omitempty"`
+	IfIndex int      `json:"ifindex,omitempty"`
+	From    string   `json:"from"`
+	Wrote   []string `json:"wrote"`
+}
+
+// MarshalJSON writes the entry's form.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	f := entryForm{IfIndex: e.IfIndex, From: e.From, Wrote: e.Wrote}
+	switch it := e.Item.(type) {
+	case sysctl.Key:
+		f.Kind, f.Name, f.Knob = "conf", it.Iface, it.Knob
+	case tunnel.Link:
+		f.Kind, f.Name = "link", it.Name
+	case tunnel.Device:
+		f.Kind, f.Name = "device", it.Name
+	default:
+		return nil, fmt.Errorf("%s has no place in a journal", e.Item)
+	}
+	return json.Marshal(f)
+}
+
+// UnmarshalJSON accepts only what MarshalJSON writes of the things rsagent changes: whoever can write
+// the file must not get anything else restored from it.
+func (e *Entry) UnmarshalJSON(b []byte) error {
+	var f entryForm
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return err
+	}
+	e.IfIndex, e.From, e.Wrote = f.IfIndex, f.From, f.Wrote
+	valid := func(value string) bool { return value == "up" || value == "down" }
+	switch f.Kind {
+	case "conf":
+		e.Item = sysctl.Key{Iface: f.Name, Knob: f.Knob}
+		valid = func(value string) bool { n, err := strconv.ParseInt(value, 10, 32); return err == nil && strconv.FormatInt(n, 10) == value }
+		if !slices.Contains(knobs, f.Knob) {
+			return fmt.Errorf("knob %q is none that rsagent changes", f.Knob)
+		}
+	case "link":
+		e.Item = tunnel.Link{Name: f.Name}
+	case "device":
+		e.Item = tunnel.Device{Name: f.Name}
+		k, ok := tunnel.ByDevice(f.Name)
+		valid = func(value string) bool { return ok && (value == "" || value == k.Link) }
+	default:
+		return fmt.Errorf("kind %q is none that rsagent changes", f.Kind)
+	}
+	pseudo := f.Kind == "conf" && f.IfIndex == 0 && f.Name == sysctl.All
+	keyed := f.IfIndex > 0 && f.Kind != "device" || f.IfIndex == 0 && (pseudo || f.Kind == "device")
+	if !pseudo && !ValidName(f.Name) || !keyed || len(f.Wrote) == 0 {
+		return fmt.Errorf("entry %s is none that rsagent writes", e.Item)
+	}
+	for _, value := range append(f.Wrote, f.From) {
+		if !valid(value) {
+			return fmt.Errorf("%s: %q is no value of it", e.Item, value)
+		}
+	}
+	return nil
+}
+
+// knobs are the settings rsagent writes.
+var knobs = []string{sysctl.ARPIgnore, sysctl.ARPAnnounce, sysctl.RPFilter, sysctl.PromoteSecondaries}
+
+// parseJournal reads a journal's file. Every value in it is checked.
+func parseJournal(b []byte) (*Journal, error) {
+	var head struct{ Version int }
+	if err := json.Unmarshal(b, &head); err != nil {
+		return nil, err
+	}
+	if head.Version > journalVersion {
+		return nil, fmt.Errorf("it has version %d, and this rsagent knows %d", head.Version, journalVersion)
+	}
+	j := &Journal{}
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(j); err != nil {
+		return nil, err
+	}
+	if j.Version < 1 || j.Boot == "" {
+		return nil, fmt.Errorf("it has no version or no boot id")
+	}
+	for i, v := range j.VIPs {
+		if _, err := ParseAddr(v.Addr.String()); err != nil {
+			return nil, err
+		}
+		if err := v.Check(); err != nil {
+			return nil, fmt.Errorf("VIP %s: %w", v.Addr, err)
+		}
+		if i > 0 && j.VIPs[i-1].Addr.Compare(v.Addr) >= 0 {
+			return nil, fmt.Errorf("VIP %s is out of order", v.Addr)
+		}
+		if v.Origin == 0 {
+			return nil, fmt.Errorf("VIP %s has no origin", v.Addr)
+		}
+	}
+	for _, a := range j.Leaving {
+		if _, err := ParseAddr(a.String()); err != nil {
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+// edit moves the journal to the set the verb wants. What it drops is leaving, and so are the VIPs
+// given, managed or not, unless the set holds them.
+func (j *Journal) edit(e Edit, given ...netip.Addr) {
+	old := j.VIPs
+	j.VIPs = e(old)
+	for _, v := range old.without(j.VIPs) {
+		given = append(given, v.Addr)
+	}
+	j.leave(given...)
+}
+
+// leave adds to the VIPs that are to go; one that is in the set is not.
+func (j *Journal) leave(addrs ...netip.Addr) {
+	gone := slices.DeleteFunc(slices.Concat(j.Leaving, addrs), j.VIPs.has)
+	slices.SortFunc(gone, netip.Addr.Compare)
+	j.Leaving = slices.Compact(gone)
+}
+
+// record notes the changes that are about to be made.
+func (j *Journal) record(h *Host, changes []Change) {
+	for _, c := range changes {
+		index, journalled := ifIndex(h, c.Item)
+		if c.Keep || c.Stage == PutBack || !journalled {
+			continue
+		}
+		if i := slices.IndexFunc(j.Changed, func(e Entry) bool { return e.Item == c.Item }); i < 0 {
+			j.Changed = append(j.Changed, Entry{c.Item, index, c.From, []string{c.To}})
+		} else if !j.Changed[i].ours(c.To) {
+			j.Changed[i].Wrote = append(j.Changed[i].Wrote, c.To)
+		}
+	}
+}
+
+// ifIndex says whether an item has entries in the journal, and whose interface's it is.
+func ifIndex(h *Host, it Item) (index int, journalled bool) {
+	var name string
+	switch it := it.(type) {
+	case sysctl.Key:
+		name = it.Iface
+	case tunnel.Link:
+		name = it.Name
+	case tunnel.Device:
+		return 0, true // it has no ifindex before it is made
+	default:
+		return 0, false
+	}
+	if l := h.link(name); l != nil {
+		index = l.Index
+	}
+	return index, true
+}
+
+// follow brings the entries to the names that their interfaces have now. An interface that has gone
+// took its settings along: there is nothing to restore, on it or on one that took its name.
+func (j *Journal) follow(h *Host) {
+	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.IfIndex != 0 && h.byIndex(e.IfIndex) == nil })
+	for i, e := range j.Changed {
+		if e.IfIndex == 0 {
+			continue
+		}
+		name := h.byIndex(e.IfIndex).Name
+		switch it := e.Item.(type) {
+		case sysctl.Key:
+			j.Changed[i].Item = sysctl.Key{Iface: name, Knob: it.Knob}
+		case tunnel.Link:
+			j.Changed[i].Item = tunnel.Link{Name: name}
+		}
+	}
+}
+
+// settle drops what the last look h, and the plan p made of it, show to be over.
+func (j *Journal) settle(h *Host, p []Change) {
+	pending := make(map[Item]bool, len(p))
+	for _, c := range p {
+		pending[c.Item] = true
+	}
+	wants, _ := needs(j.VIPs, h, j.Changed)
+	for _, c := range wants {
+		pending[c.Item] = true
+	}
+	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return !pending[e.Item] })
+	still := map[netip.Addr]bool{}
+	holders := h.holders()
+	for _, a := range h.Addrs {
+		if holders[a.Device] {
+			still[a.Prefix.Addr()] = true
+		}
+	}
+	j.Leaving = slices.DeleteFunc(j.Leaving, func(a netip.Addr) bool { return !still[a] })
+}
+
+// forget drops an entry that turned out not to be rsagent's.
+func (j *Journal) forget(it Item) {
+	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.Item == it })
+}

@@ -1,0 +1,164 @@
+package realserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"rsagent/loopback"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// linux is the kernel of the network namespace in which it was opened.
+type linux struct {
+	netlink *netlink.Handle
+	socket  *nl.NetlinkSocket
+	conf    sysctl.Tree
+}
+
+// netlinkPatience bounds each wait for the kernel, in seconds.
+const netlinkPatience = 10
+
+// Linux opens the kernel of the calling thread's network namespace. close gives its sockets back.
+func Linux() (k Kernel, closer func(), err error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return Kernel{}, nil, fmt.Errorf("open netlink: %w", err)
+	}
+	s, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_ROUTE)
+	if err != nil {
+		h.Close()
+		return Kernel{}, nil, fmt.Errorf("open netlink: %w", err)
+	}
+	wait := unix.Timeval{Sec: netlinkPatience}
+	if err := s.SetReceiveTimeout(&wait); err != nil {
+		return Kernel{}, nil, fmt.Errorf("set netlink timeout: %w", err)
+	}
+	l := linux{h, s, sysctl.Tree{Root: "/proc/sys"}}
+	return Kernel{Look: l.look, Do: l.do}, func() { h.Close(); s.Close() }, nil
+}
+
+func (l linux) look() (*Host, error) {
+	links, conf, err := l.conf.Look(l.socket)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{Links: links, Conf: conf, Modules: map[string]bool{}, Received: map[string]uint64{}}
+	names := make(map[int]string, len(links))
+	for _, i := range links {
+		names[i.Index] = i.Name
+	}
+	if h.Addrs, err = loopback.Observe(l.netlink, names); err != nil {
+		return nil, err
+	}
+	if h.Source, err = loopback.Source(l.netlink); err != nil {
+		return nil, err
+	}
+	if h.Forwards, err = l.conf.Forwards(); err != nil {
+		return nil, err
+	}
+	for _, k := range tunnel.Kinds {
+		dev := h.link(k.Device)
+		h.Modules[k.Module] = dev != nil && dev.Kind == k.Link || tunnel.Loaded(k.Module)
+		if dev == nil {
+			continue
+		}
+		if n, err := tunnel.Received(l.netlink, dev.Index); err == nil {
+			h.Received[k.Device] = n
+		}
+	}
+	return h, nil
+}
+
+// do makes the changes in order; neighbouring addresses travel together.
+func (l linux) do(ctx context.Context, h *Host, changes []Change) []error {
+	errs := make([]error, len(changes))
+	for i := 0; i < len(changes); {
+		end := i + 1
+		if _, ok := changes[i].Item.(loopback.Addr); ok {
+			for end < len(changes) && addrOf(changes[end].Item).IsValid() {
+				end++
+			}
+			copy(errs[i:end], addresses(h, changes[i:end]))
+		} else {
+			errs[i] = l.set(ctx, h, changes[i])
+		}
+		if changes[i].Stage != PutBack && errors.Join(errs[i:end]...) != nil {
+			for i := end; i < len(changes); i++ {
+				errs[i] = errSkipped
+			}
+			break
+		}
+		i = end
+	}
+	return errs
+}
+
+func addresses(h *Host, changes []Change) []error {
+	ops := make([]loopback.Op, len(changes))
+	index := map[string]int{}
+	for i, c := range changes {
+		a := c.Item.(loopback.Addr)
+		if _, ok := index[a.Device]; !ok {
+			if l := h.link(a.Device); l != nil {
+				index[a.Device] = l.Index
+			}
+		}
+		ops[i] = loopback.Op{Index: index[a.Device], Addr: a, Scope: c.To}
+	}
+	errs, err := loopback.Apply(ops)
+	if err != nil { // what became of them is unknown: none counts as done
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// set changes one thing that is no address.
+func (l linux) set(ctx context.Context, h *Host, c Change) error {
+	switch it := c.Item.(type) {
+	case sysctl.Key:
+		v, err := strconv.Atoi(c.To)
+		if err != nil {
+			return err
+		}
+		return l.conf.Set(it, v)
+	case tunnel.Link:
+		link := h.link(it.Name)
+		if link == nil {
+			return fmt.Errorf("%s: there is no such interface", it)
+		}
+		return tunnel.SetUp(l.netlink, link.Index, c.To == "up")
+	case tunnel.Module:
+		for _, k := range tunnel.Kinds {
+			if k.Module == it.Name {
+				err := tunnel.Load(ctx, l.netlink, k)
+				l.settle(ctx, k)
+				return err
+			}
+		}
+	case tunnel.Device:
+		if c.To == "" {
+			return tunnel.Delete(l.netlink, it.Name)
+		}
+		k, _ := tunnel.ByDevice(it.Name)
+		err := tunnel.Create(l.netlink, k)
+		l.settle(ctx, k)
+		return err
+	}
+	return fmt.Errorf("%s cannot be changed", c.Item)
+}
+
+// settle waits for udev, which writes the settings of a device that has just appeared.
+func (l linux) settle(ctx context.Context, k tunnel.Kind) {
+	if link, err := l.netlink.LinkByName(k.Device); err == nil {
+		tunnel.Settle(ctx, link.Attrs().Index)
+	}
+}

@@ -1,0 +1,192 @@
+package realserver
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rsagent/loopback"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// A Stage is a step of the one order there is. A stage runs only when a fresh look shows nothing
+// left to do in those before it, so that look is the verification of what was done.
+type Stage int
+
+// The order, and the harm of any other.
+const (
+	Withdraw Stage = iota // VIPs that leave. After PutBack the host would answer ARP for them.
+	Create                // modules and devices. Later, their settings could not be judged.
+	Guard                 // settings, links up. After Bind the host would answer ARP for the VIP.
+	Bind                  // VIPs of the set, then their other copies go: the other way round loses connections.
+	PutBack               // what no VIP needs any more. Before Guard, a switch of guards would open a window.
+)
+
+func (s Stage) String() string {
+	return [...]string{"withdraw", "create", "guard", "bind", "put back"}[s]
+}
+
+// A Change is one step of a plan. From and To are values of the item; "" is absent.
+type Change struct {
+	Stage    Stage
+	Item     Item
+	From, To string
+	Why      string
+	Keep     bool   // stays when no VIP needs it any more: to take it back would harm others
+	Outcome  string // "", then "done", "failed" or "skipped"
+	unjudged bool   // has no effect, so it is done along with others and is never drift
+	device   string // the VIPs on this device need it; "" is all of them
+}
+
+// Level is how bad a finding is.
+type Level string
+
+// An Error finding is something that no change of rsagent's can mend: VIPs are not added, and what
+// is managed has drifted.
+const (
+	Error   Level = "error"
+	Warning Level = "warning"
+	Info    Level = "info"
+)
+
+// A Finding is something worth saying that is no change. Codes are stable.
+type Finding struct {
+	Level   Level  `json:"level"`
+	Code    string `json:"code"`
+	Subject string `json:"subject"`
+	Message string `json:"message"`
+	Cure    string `json:"cure"` // "" where nothing is to be done
+}
+
+// plan compares host h with what journal j says it should hold: the changes, in order, none when it
+// is so, and what is worth saying.
+func plan(j *Journal, h *Host) ([]Change, []Finding) {
+	wants, finds := needs(j.VIPs, h, j.Changed)
+	vips, found := planVIPs(j, h)
+	finds = append(finds, found...)
+	wanted := make(map[Item]bool, len(wants))
+	var p []Change
+	for _, c := range wants {
+		wanted[c.Item] = true
+		if c.From = h.foretold(c.Item); c.From != c.To {
+			p = append(p, c)
+		}
+	}
+	for _, c := range vips {
+		wanted[c.Item] = true
+		p = append(p, c)
+	}
+	for i := len(j.Changed) - 1; i >= 0; i-- {
+		if e := j.Changed[i]; !wanted[e.Item] {
+			back, found := putBack(e, j, h)
+			p, finds = append(p, back...), append(finds, found...)
+		}
+	}
+	slices.SortStableFunc(p, func(a, b Change) int { return int(a.Stage - b.Stage) })
+	if !slices.ContainsFunc(p, func(c Change) bool { return c.Stage == Guard && !c.unjudged }) {
+		p = slices.DeleteFunc(p, func(c Change) bool { return c.unjudged })
+	}
+	return p, finds
+}
+
+// putBack takes an entry back that no VIP needs, unless someone changed it since.
+func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
+	now := h.value(e.Item)
+	if now == e.From || now == "" {
+		return nil, nil
+	}
+	left := func(code, why string) ([]Change, []Finding) {
+		return nil, []Finding{{Info, code, e.Item.String(), fmt.Sprintf("%s stays %s: %s", e.Item, now, why), ""}}
+	}
+	if !e.ours(now) {
+		return left("left", fmt.Sprintf("someone changed it since (start found %s and wrote %s)", orAbsent(e.From), strings.Join(e.Wrote, ", ")))
+	}
+	var device string
+	switch it := e.Item.(type) {
+	case tunnel.Link:
+		device = it.Name
+	case tunnel.Device:
+		device = it.Name
+	}
+	if other := j.foreign(h, device); other != "" {
+		return left("shared", other+" is on it too")
+	}
+	return []Change{{Stage: PutBack, Item: e.Item, From: now, To: e.From, Why: "as it was before start"}}, nil
+}
+
+func orAbsent(value string) string {
+	if value == "" {
+		return "nothing"
+	}
+	return value
+}
+
+// foreign is an address on a device that is no VIP of rsagent's; "" is none.
+func (j *Journal) foreign(h *Host, device string) string {
+	for _, a := range h.Addrs {
+		if a.Device == device && !j.VIPs.has(a.Prefix.Addr()) && !slices.Contains(j.Leaving, a.Prefix.Addr()) {
+			return a.Prefix.String()
+		}
+	}
+	return ""
+}
+
+// planVIPs binds what is in the set and withdraws what is leaving: one pass over the addresses, one
+// over the set. Another copy of a VIP goes only when a look has shown the right one there.
+func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
+	set, holders := j.VIPs.index(), h.holders()
+	leaving := make(map[netip.Addr]bool, len(j.Leaving))
+	for _, a := range j.Leaving {
+		leaving[a] = true
+	}
+	bound := make(map[netip.Addr]bool, len(set))
+	for _, a := range h.Addrs {
+		if v, ok := set[a.Prefix.Addr()]; ok && a.Addr == (loopback.Addr{Device: v.On(), Prefix: v.prefix()}) {
+			bound[v.Addr] = true
+		}
+	}
+	for _, a := range h.Addrs {
+		ip := a.Prefix.Addr()
+		v, managed := set[ip]
+		switch {
+		case !managed && !leaving[ip]:
+		case !holders[a.Device]:
+			if managed {
+				finds = append(finds, Finding{Warning, "vip-on-nic", a.Device, fmt.Sprintf("VIP %s is on %s too, which answers ARP for it; right only where this host is the director as well", ip, a.Device), "ip addr del " + a.Addr.String()})
+			}
+		case !managed:
+			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
+		case bound[ip] && a.Device == v.On() && a.Prefix.IsSingleIP():
+		case bound[ip] && a.Device == v.On():
+			p = append(p, removal(h, a, Bind, "it makes the whole subnet local to this host")...)
+		case bound[ip]:
+			p = append(p, removal(h, a, Bind, "the VIP sits on "+v.On())...)
+		}
+	}
+	for _, v := range j.VIPs {
+		if !bound[v.Addr] {
+			p = append(p, Change{Stage: Bind, Item: loopback.Addr{Device: v.On(), Prefix: v.prefix()}, To: v.Scope, Why: "the VIP", device: v.On()})
+		}
+	}
+	return p, finds
+}
+
+// removal deletes an address and nothing else: where it is a primary with secondaries, those would
+// go along unless promote_secondaries is set.
+func removal(h *Host, a loopback.Held, stage Stage, why string) []Change {
+	gone := Change{Stage: stage, Item: a.Addr, From: a.Scope, Why: why, device: a.Device}
+	key := sysctl.Key{Iface: a.Device, Knob: sysctl.PromoteSecondaries}
+	if a.Secondary || a.Prefix.IsSingleIP() || h.Conf.Effective(a.Device, key.Knob) != 0 {
+		return []Change{gone}
+	}
+	for _, b := range h.Addrs {
+		if b.Device == a.Device && b.Secondary && b.Prefix.Masked() == a.Prefix.Masked() {
+			promote := Change{Stage: stage, Item: key, From: h.value(key), To: "1", device: a.Device,
+				Why: "so that other addresses stay when " + a.Prefix.String() + " goes"}
+			return []Change{promote, gone}
+		}
+	}
+	return []Change{gone}
+}

@@ -1,0 +1,209 @@
+package realserver
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"rsagent/arp"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// A policy collects what a set of VIPs needs of a host, but for the VIPs themselves.
+type policy struct {
+	set   Set
+	host  *Host
+	base  sysctl.Table // the host's settings had rsagent changed nothing
+	made  func(Item) bool
+	needs []Change
+	finds []Finding
+}
+
+// needs is policy applied to the host's baseline: what must be so for the set to be served, and
+// served silently. Findings of level error are what no change of rsagent's can bring about.
+func needs(s Set, h *Host, entries []Entry) ([]Change, []Finding) {
+	p := &policy{set: s, host: h, base: h.baseline(entries)}
+	p.made = func(it Item) bool {
+		return slices.ContainsFunc(entries, func(e Entry) bool { return e.Item == it })
+	}
+	p.guards()
+	p.devices()
+	return p.needs, p.finds
+}
+
+func (p *policy) need(stage Stage, it Item, to, why string) *Change {
+	p.needs = append(p.needs, Change{Stage: stage, Item: it, To: to, Why: why})
+	return &p.needs[len(p.needs)-1]
+}
+
+func (p *policy) settings(dev string, settings []sysctl.Setting) {
+	for _, x := range settings {
+		p.need(Guard, x.Key, strconv.Itoa(x.Value), x.Why).device = dev
+	}
+}
+
+func (p *policy) find(level Level, code, subject, message, cure string) {
+	p.finds = append(p.finds, Finding{level, code, subject, message, cure})
+}
+
+// guards silences ARP: everywhere for the VIPs that ask for it, and on the interfaces named.
+func (p *policy) guards() {
+	everywhere, named := false, map[string]bool{}
+	for _, v := range p.set {
+		everywhere = everywhere || v.Guard == GuardAll
+		for _, name := range v.Interfaces {
+			named[name] = true
+		}
+	}
+	names := p.resolve(named)
+	var decoration []sysctl.Setting
+	for _, r := range arp.Rules(p.scopeHost()) {
+		if everywhere {
+			all := r.Everywhere(p.base, p.host.speakers())
+			p.settings("", all)
+			if len(all) > 0 {
+				decoration = append(decoration, sysctl.Setting{Key: sysctl.Key{Iface: "lo", Knob: r.Knob}, Value: r.Want,
+					Why: "as the classic recipe writes; the kernel pays no heed to it"})
+			}
+			continue
+		}
+		for _, name := range names {
+			p.settings("", r.On(p.base, name))
+		}
+		if len(names) > 0 {
+			p.uncovered(r, names)
+		}
+	}
+	for _, x := range decoration {
+		p.need(Guard, x.Key, strconv.Itoa(x.Value), x.Why).unjudged = true
+	}
+}
+
+// scopeHost says that each VIP, as it is bound or will be, has scope host.
+func (p *policy) scopeHost() bool {
+	for _, v := range p.set {
+		if v.Scope != "host" {
+			return false
+		}
+	}
+	set, holders := p.set.index(), p.host.holders()
+	for _, a := range p.host.Addrs {
+		if _, ok := set[a.Prefix.Addr()]; ok && holders[a.Device] && a.Scope != "host" {
+			return false
+		}
+	}
+	return true
+}
+
+// resolve turns the interfaces named by VIPs into those whose settings decide.
+func (p *policy) resolve(named map[string]bool) (out []string) {
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		l := p.host.speaker(name)
+		switch {
+		case l == nil:
+			p.find(Error, "no-interface", name, "there is no interface "+name+" to guard", "ip -br link")
+		case !l.ARP:
+			p.find(Error, "no-arp", name, name+" takes no ARP: guarding it has no effect", "ip -br link")
+		default:
+			if l.Name != name {
+				p.find(Info, "master", name, name+" is a port of "+l.Name+", whose settings count instead", "")
+			}
+			out = append(out, l.Name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// uncovered tells of interfaces that would answer and were not named.
+func (p *policy) uncovered(r sysctl.Rule, names []string) {
+	for _, name := range p.host.speakers() {
+		if v := p.host.Conf.Effective(name, r.Knob); !slices.Contains(names, name) && !r.Good(v) {
+			p.find(Warning, "uncovered", name, fmt.Sprintf("%s is not guarded: its %s is %d in effect", name, r.Knob, v),
+				"add --interface "+name+", or take --arp-guard all")
+		}
+	}
+}
+
+// devices brings what the VIPs sit on and, in TUN mode, arrive by.
+func (p *policy) devices() {
+	done := map[string]bool{}
+	for _, v := range p.set {
+		if v.Mode == TUN && !done["tunnel "+v.kind().Device] {
+			done["tunnel "+v.kind().Device] = true
+			p.tunnel(v.kind())
+		}
+		if on := v.On(); !done[on] {
+			done[on] = true
+			p.device(on, v)
+		}
+	}
+}
+
+// tunnel brings a tunnel's module, its device, the device up, and rp_filter opened on it.
+func (p *policy) tunnel(k tunnel.Kind) {
+	l := p.host.link(k.Device)
+	if l != nil && l.Kind != k.Link {
+		p.find(Error, "device-kind", k.Device, fmt.Sprintf("%s is of kind %q, not %s", k.Device, l.Kind, k.Link),
+			"give it another name: ip link set "+k.Device+" name NAME")
+		return
+	}
+	device, module := tunnel.Device{Name: k.Device}, tunnel.Module{Name: k.Module}
+	if l == nil && !p.host.Modules[k.Module] {
+		c := p.need(Create, module, "loaded", "it brings "+k.Device+", which unwraps the director's packets")
+		c.Keep, c.device = true, k.Device
+	} else if l == nil || p.made(device) {
+		p.need(Create, device, k.Link, "this network namespace has none, and it unwraps the director's packets").device = k.Device
+	}
+	p.rpFilter(k)
+	p.need(Guard, tunnel.Link{Name: k.Device}, "up", "the director's packets arrive by it").device = k.Device
+}
+
+// rpFilter opens the reverse path filter of a tunnel device, and no other.
+func (p *policy) rpFilter(k tunnel.Kind) {
+	rule := tunnel.RPFilter(p.addressed(k.Device))
+	settings := rule.On(p.base, k.Device)
+	for _, x := range settings {
+		if x.Key.Iface == sysctl.All {
+			p.find(Error, "rp-filter", k.Device, fmt.Sprintf("packets out of %s are dropped: net.ipv4.conf.all.rp_filter is %d, and the device has no IPv4 address, so no value of its own helps",
+				k.Device, p.base[x.Key]), "put the VIP on "+k.Device+" (leave out --device)")
+			return
+		}
+	}
+	p.settings(k.Device, settings)
+}
+
+// addressed says whether a device has an IPv4 address, or will have one.
+func (p *policy) addressed(device string) bool {
+	for _, v := range p.set {
+		if v.On() == device {
+			return true
+		}
+	}
+	for _, a := range p.host.Addrs {
+		if a.Device == device && !p.set.has(a.Prefix.Addr()) { // a copy of a VIP that sits elsewhere goes
+			return true
+		}
+	}
+	return false
+}
+
+// device brings up what a VIP sits on.
+func (p *policy) device(name string, v VIP) {
+	if _, ok := tunnel.ByDevice(name); ok && v.Mode == TUN {
+		return // tunnel saw to it
+	}
+	l := p.host.link(name)
+	switch {
+	case l == nil:
+		p.find(Error, "no-device", name, "there is no interface "+name+" to hold the VIP", "ip link add "+name+" type dummy")
+		return
+	case !holds(*l):
+		p.find(Error, "device-kind", name, name+" speaks on the wire and would answer ARP for the VIP; it may be on lo, a tunnel, a dummy or a VRF device", "leave out --device")
+		return
+	}
+	c := p.need(Guard, tunnel.Link{Name: name}, "up", "nothing is served from an interface that is down")
+	c.device, c.Keep = name, name == "lo"
+}

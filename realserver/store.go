@@ -1,0 +1,225 @@
+package realserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxJournal is more than 10,000 VIPs with every option need, by ten times.
+const maxJournal = 64 << 20
+
+// A JournalError says that the journal cannot be relied on, which file it is, and the way out.
+type JournalError struct {
+	Path string
+	Err  error
+}
+
+func (e *JournalError) Error() string {
+	return fmt.Sprintf("journal %s cannot be used: %v; to go on without it, remove it and run: rsagent stop --vip VIP", e.Path, e.Err)
+}
+
+func (e *JournalError) Unwrap() error { return e.Err }
+
+// A store is the journal's file, and what is in it.
+type store struct {
+	path  string
+	disk  []byte // nil where there is no file
+	boot  string
+	moved func() // told of each step of a write; tests make it a place to be killed at
+}
+
+// openStore reads the journal of this network namespace, which is empty where there is no file.
+// stale says that one was there, of an earlier boot: nothing that it names exists any more.
+func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
+	name, err := namespace()
+	if err != nil {
+		return nil, nil, false, err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, nil, false, fmt.Errorf("read the boot id: %w", err)
+	}
+	s = &store{path: filepath.Join(a.StateDir, name+".json"), boot: strings.TrimSpace(string(boot)), moved: a.moved}
+	if s.moved == nil {
+		s.moved = func() {}
+	}
+	fresh := &Journal{Version: journalVersion, Boot: s.boot}
+	if s.disk, err = readJournal(s.path); errors.Is(err, fs.ErrNotExist) {
+		return s, fresh, false, nil
+	}
+	if err == nil {
+		j, err = parseJournal(s.disk)
+	}
+	switch {
+	case err != nil:
+		return nil, nil, false, &JournalError{s.path, err}
+	case j.Boot != s.boot:
+		return s, fresh, true, nil
+	}
+	return s, j, false, nil
+}
+
+// readJournal reads a file that only root, or the user rsagent runs as, can have written.
+func readJournal(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, errors.New("it is a symbolic link")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, errors.New("it is not a regular file")
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("it belongs to user %d, not to root", st.Uid)
+	case st.Mode&0o022 != 0:
+		return nil, fmt.Errorf("others than its owner may write it (mode %04o)", st.Mode&0o7777)
+	case st.Size > maxJournal:
+		return nil, fmt.Errorf("it has %d bytes, too many", st.Size)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxJournal))
+	if err == nil && len(b) == 0 {
+		err = errors.New("it is empty")
+	}
+	return b, err
+}
+
+// save makes the file hold j, by a new file and a rename; it writes nothing where it does already.
+// An empty journal is no file.
+func (s *store) save(j *Journal) error {
+	if len(j.VIPs) == 0 && len(j.Leaving) == 0 && len(j.Changed) == 0 {
+		if s.disk == nil {
+			return nil
+		}
+		s.moved()
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove journal: %w", err)
+		}
+		s.disk = nil
+		return nil
+	}
+	b, err := json.Marshal(j)
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if b = append(b, '\n'); bytes.Equal(b, s.disk) {
+		return nil
+	}
+	s.moved()
+	if err := replaceFile(s.path, b); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	s.moved()
+	s.disk = b
+	return nil
+}
+
+// replaceFile puts b in the place of the file, whole or not at all. The folder is in memory (/run),
+// so nothing is synced.
+func replaceFile(path string, b []byte) error {
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Chmod(0o644) // world-readable whatever the umask: status needs no privilege
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		os.Remove(tmp)
+	}
+	return err
+}
+
+// lock keeps other verbs out until the function returned is called. It waits as long as ctx lasts.
+func (a *Agent) lock(ctx context.Context) (unlock func(), err error) {
+	name, err := namespace()
+	if err != nil {
+		return nil, err
+	}
+	if err := makeDir(a.StateDir); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	path := filepath.Join(a.StateDir, name+".lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("another rsagent holds the lock %s: %w", path, context.Cause(ctx))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// makeDir makes a folder that anyone may read, whatever the umask; one that is there is left as it is.
+func makeDir(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = os.Chmod(path, 0o755)
+	}
+	return err
+}
+
+// namespace names the network namespace this process is in, as no other was or will be named in this
+// boot: by its cookie (SO_NETNS_COOKIE, Linux 5.14), or where the kernel has none by its inode
+// number, which is used again once the namespace is gone.
+func namespace() (string, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil {
+		return fmt.Sprint(cookie), nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return "", fmt.Errorf("tell the network namespace: %w", err)
+	}
+	return fmt.Sprintf("inode-%d", st.Ino), nil
+}

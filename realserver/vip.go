@@ -1,0 +1,168 @@
+// Package realserver is what a real server is: a managed set of VIPs, and a host brought to hold
+// exactly that set, silently.
+//
+// A verb is a pure edit of the managed set (edit.go). What follows is the same for every verb: look
+// at the host, plan (plan.go, policy.go), note in the journal what is about to be done (journal.go),
+// do the first stage of the plan, and look again, until nothing is left (converge.go).
+package realserver
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rsagent/tunnel"
+)
+
+// Mode is how the director forwards.
+type Mode string
+
+// DR leaves the packet as it is and rewrites its MAC address; TUN wraps it in another one.
+const (
+	DR  Mode = "dr"
+	TUN Mode = "tun"
+)
+
+// What a VIP's Guard can be.
+const (
+	GuardAll       = "all"       // every interface, also those still to come, by conf/all
+	GuardInterface = "interface" // the interfaces named
+	GuardNone      = "none"      // no neighbour shares a segment with the director
+)
+
+// A VIP is one managed address with its options. New gives the defaults.
+type VIP struct {
+	Addr          netip.Addr `json:"address"`
+	Mode          Mode       `json:"mode"`
+	Device        string     `json:"device,omitempty"` // "" is lo in DR, the tunnel's device in TUN
+	Tunnel        string     `json:"tunnel,omitempty"` // TUN: the encapsulation, see tunnel.Kinds
+	Scope         string     `json:"scope"`            // of the address: "host" or "global"
+	Guard         string     `json:"arp-guard"`
+	Interfaces    []string   `json:"interface,omitempty"` // of GuardInterface
+	RPFilter      string     `json:"rp-filter,omitempty"` // TUN: "loose"
+	AllowDirector bool       `json:"allow-director,omitempty"`
+	Origin        Origin     `json:"origin"`
+}
+
+// New is a VIP with default options: DR, scope host, every interface guarded.
+func New(addr netip.Addr) VIP {
+	return VIP{Addr: addr, Mode: DR, Scope: "host", Guard: GuardAll}
+}
+
+// ParseAddr reads a VIP's address: an IPv4 unicast address, bare or with /32. The error says what is
+// wrong with it. Names are not looked up.
+func ParseAddr(s string) (netip.Addr, error) {
+	bare, bits, slash := strings.Cut(s, "/")
+	a, err := netip.ParseAddr(bare)
+	switch {
+	case err != nil || a.Zone() != "" && !a.IsLinkLocalUnicast():
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	case a.Is4In6():
+		return netip.Addr{}, fmt.Errorf("%s is an IPv4 address in IPv6 form; write %s", a, a.Unmap())
+	case a.IsUnspecified(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return netip.Addr{}, fmt.Errorf("%s is no host's address", a)
+	case a.IsLoopback():
+		return netip.Addr{}, fmt.Errorf("%s is a loopback address", a)
+	case a.IsMulticast():
+		return netip.Addr{}, fmt.Errorf("%s is a multicast address", a)
+	case a.IsLinkLocalUnicast():
+		return netip.Addr{}, fmt.Errorf("%s is a link-local address", a)
+	case !a.Is4():
+		return netip.Addr{}, fmt.Errorf("%s is an IPv6 address, which this version does not manage", a)
+	case slash && bits != fmt.Sprint(a.BitLen()):
+		return netip.Addr{}, fmt.Errorf("%s: a VIP is a single address, without a prefix length (or with /%d)", s, a.BitLen())
+	}
+	return a, nil
+}
+
+// An OptionError says which option of a VIP cannot be.
+type OptionError struct{ Option, Reason string }
+
+func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
+
+// Check says whether the options can be and go together, with an *OptionError where they do not. It
+// knows nothing of the host.
+func (v VIP) Check() error {
+	bad := func(option, format string, args ...any) error {
+		return &OptionError{option, fmt.Sprintf(format, args...)}
+	}
+	among := func(option, value string, words ...string) error {
+		if slices.Contains(words, value) {
+			return nil
+		}
+		return bad(option, "%q is none of %s", value, strings.Join(words, ", "))
+	}
+	if err := among("mode", string(v.Mode), string(DR), string(TUN)); err != nil {
+		return err
+	}
+	if err := among("scope", v.Scope, "host", "global"); err != nil {
+		return err
+	}
+	if err := among("arp-guard", v.Guard, GuardAll, GuardInterface, GuardNone); err != nil {
+		return err
+	}
+	if v.Mode == DR && v.Tunnel != "" {
+		return bad("tunnel", "goes with mode tun only")
+	}
+	if v.Mode == DR && v.RPFilter != "" {
+		return bad("rp-filter", "goes with mode tun only")
+	}
+	if v.Mode == TUN {
+		if _, ok := tunnel.ByName(v.Tunnel); !ok && v.Tunnel != "" {
+			return bad("tunnel", "%q is none of ipip", v.Tunnel)
+		}
+		if err := among("rp-filter", v.RPFilter, "", "loose"); err != nil {
+			return err
+		}
+	}
+	if v.Device != "" && !ValidName(v.Device) {
+		return bad("device", "%q is no interface name", v.Device)
+	}
+	if v.Guard == GuardInterface && len(v.Interfaces) == 0 {
+		return bad("interface", "arp-guard interface needs at least one")
+	}
+	if v.Guard != GuardInterface && len(v.Interfaces) > 0 {
+		return bad("interface", "goes with arp-guard interface only")
+	}
+	for _, name := range v.Interfaces {
+		if !ValidName(name) {
+			return bad("interface", "%q is no interface name", name)
+		}
+		if name == "lo" {
+			return bad("interface", "lo takes no ARP: guarding it has no effect")
+		}
+	}
+	return nil
+}
+
+// ValidName says whether the kernel would take s for an interface's name (net/core/dev.c,
+// dev_valid_name), leaving out the names of its pseudo interfaces.
+func ValidName(s string) bool {
+	if s == "" || len(s) > 15 || s == "." || s == ".." || s == "all" || s == "default" {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || r <= ' ' || r == 0x7f })
+}
+
+// kind is the tunnel of a VIP in TUN mode.
+func (v VIP) kind() tunnel.Kind {
+	if k, ok := tunnel.ByName(v.Tunnel); ok {
+		return k
+	}
+	return tunnel.Kinds[0]
+}
+
+// On is the device the VIP sits on.
+func (v VIP) On() string {
+	switch {
+	case v.Device != "":
+		return v.Device
+	case v.Mode == TUN:
+		return v.kind().Device
+	}
+	return "lo"
+}
+
+// prefix is the VIP as an address of its own, with no subnet.
+func (v VIP) prefix() netip.Prefix { return netip.PrefixFrom(v.Addr, v.Addr.BitLen()) }

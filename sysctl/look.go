@@ -1,0 +1,160 @@
+package sysctl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// An Interface is a link, with what a real server asks about it.
+type Interface struct {
+	Name   string
+	Index  int
+	Master int    // ifindex of the bridge, bond, team or VRF it belongs to; 0 is none
+	Kind   string // as `ip link add type KIND` names it; "" for a physical NIC and for lo
+	Port   string // kind of its master: "bridge", "bond", "team", "vrf"; "" is none
+	Up     bool
+	ARP    bool // asks and answers ARP: neither loopback nor NOARP
+}
+
+// Speaks says that i's own settings decide whether the host answers ARP that arrives on it. A
+// port of a bridge, bond or team hands its frames to the master, whose settings count instead; a
+// VRF's port is judged by its own (measured on Linux 6.1 and 6.18).
+func (i Interface) Speaks() bool {
+	return i.ARP && (i.Port == "" || i.Port == "vrf")
+}
+
+// devconf gives the kernel's number of each knob (include/uapi/linux/ip.h, IPV4_DEVCONF_*).
+var devconf = [...]struct {
+	knob   string
+	number int
+}{{RPFilter, 8}, {ARPAnnounce, 18}, {ARPIgnore, 19}, {PromoteSecondaries, 20}}
+
+const (
+	inetConf  = 1      // IFLA_INET_CONF, include/uapi/linux/if_link.h
+	skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h
+	retries   = 10     // a dump is repeated this often while others change what it lists
+)
+
+// Look lists the interfaces with their settings in one netlink dump. Only all and default are read
+// from files: no dump holds them. Five hundred interfaces cost an eighth of what their files would.
+func (t Tree) Look(s *nl.NetlinkSocket) ([]Interface, Table, error) {
+	msgs, err := dump(s)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	ifs := make([]Interface, 0, len(msgs))
+	tab := make(Table, len(devconf)*(len(msgs)+2))
+	for _, m := range msgs {
+		if len(m) < unix.SizeofIfInfomsg {
+			continue
+		}
+		i, conf := parse(m)
+		ifs = append(ifs, i)
+		for _, d := range devconf {
+			if len(conf) >= 4*d.number {
+				tab[Key{i.Name, d.knob}] = int(int32(binary.NativeEndian.Uint32(conf[4*(d.number-1):])))
+			}
+		}
+	}
+	for _, pseudo := range []string{All, Default} {
+		c, err := t.conf(pseudo)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read net.ipv4.conf.%s: %w", pseudo, err)
+		}
+		for _, d := range devconf {
+			k := Key{pseudo, d.knob}
+			if tab[k], err = read(c, k); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return ifs, tab, nil
+}
+
+// Forwards reads net.ipv4.ip_forward: whether the host passes on packets that are not for it.
+func (t Tree) Forwards() (bool, error) {
+	c, err := t.conf(All)
+	if err != nil {
+		return false, err
+	}
+	v, err := read(c, Key{All, "forwarding"})
+	return v != 0, err
+}
+
+// dump asks for all links. A dump that others' changes interrupted is partial, and decides nothing.
+func dump(s *nl.NetlinkSocket) ([][]byte, error) {
+	for try := 0; ; try++ {
+		req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+		msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == retries {
+			return msgs, err
+		}
+	}
+}
+
+// parse takes one RTM_NEWLINK apart: the interface, and its array of IPv4 settings.
+func parse(m []byte) (i Interface, conf []byte) {
+	flags := binary.NativeEndian.Uint32(m[8:])
+	i.Index = int(int32(binary.NativeEndian.Uint32(m[4:])))
+	i.Up = flags&unix.IFF_UP != 0
+	i.ARP = flags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0
+	each(m[unix.SizeofIfInfomsg:], func(typ uint16, v []byte) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			i.Name = text(v)
+		case unix.IFLA_MASTER:
+			if len(v) >= 4 {
+				i.Master = int(binary.NativeEndian.Uint32(v))
+			}
+		case unix.IFLA_LINKINFO:
+			each(v, func(typ uint16, v []byte) {
+				switch typ {
+				case unix.IFLA_INFO_KIND:
+					i.Kind = text(v)
+				case unix.IFLA_INFO_SLAVE_KIND:
+					i.Port = text(v)
+				}
+			})
+		case unix.IFLA_AF_SPEC:
+			each(v, func(typ uint16, v []byte) {
+				if typ == unix.AF_INET {
+					each(v, func(typ uint16, v []byte) {
+						if typ == inetConf {
+							conf = v
+						}
+					})
+				}
+			})
+		}
+	})
+	return i, conf
+}
+
+// each walks a run of netlink attributes.
+func each(b []byte, f func(typ uint16, v []byte)) {
+	for len(b) >= 4 {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < 4 || n > len(b) {
+			return
+		}
+		f(binary.NativeEndian.Uint16(b[2:])&^unix.NLA_F_NESTED, b[4:n])
+		b = b[min((n+3)&^3, len(b)):]
+	}
+}
+
+func text(v []byte) string {
+	for i, c := range v {
+		if c == 0 {
+			return string(v[:i])
+		}
+	}
+	return string(v)
+}

@@ -1,0 +1,194 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported says that the kernel lacks what a mode needs.
+var ErrUnsupported = errors.New("not supported by this kernel")
+
+// Loaded says that the kernel has module name, loaded or built in.
+func Loaded(name string) bool {
+	_, err := os.Stat("/sys/module/" + name)
+	return err == nil
+}
+
+// modprobes are the places where modprobe is looked for; PATH is the caller's and is not trusted.
+var modprobes = []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe"}
+
+// Load makes the kernel load a kind's module. An exit status of 0 from modprobe proves nothing (a
+// module built in, an `install` line that runs /bin/true), so the device, or else the module's entry
+// below /sys, decides. The error wraps ErrUnsupported and names what is missing and why.
+func Load(ctx context.Context, h *netlink.Handle, k Kind) error {
+	there := func() bool {
+		_, err := h.LinkByName(k.Device)
+		return err == nil || Loaded(k.Module)
+	}
+	if there() {
+		return nil
+	}
+	autoload(k.Device)
+	if there() {
+		return nil
+	}
+	why := modprobe(ctx, k.Module)
+	if there() {
+		return nil
+	}
+	return fmt.Errorf("load module %s: %w: %s; it comes with the distribution's kernel package "+
+		"(Debian linux-image-*, Ubuntu linux-modules-extra-*, Red Hat kernel-modules)", k.Module, ErrUnsupported, why)
+}
+
+// autoload asks for a device by name: the kernel then runs modprobe itself for the alias
+// netdev-NAME, for which CAP_NET_ADMIN is enough (net/core/dev_ioctl.c, dev_load).
+func autoload(device string) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if ifr, err := unix.NewIfreq(device); err == nil {
+		_ = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, ifr) // the answer does not matter, the asking does
+	}
+}
+
+// modprobe loads a module by the distribution's own program, which honours modprobe.d. It returns
+// what came of it, in words.
+func modprobe(ctx context.Context, module string) string {
+	for _, path := range modprobes {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		c := exec.CommandContext(ctx, path, module)
+		c.Env = []string{}
+		out, err := c.CombinedOutput()
+		if err == nil {
+			return "modprobe says it is loaded, and it is not (an install line in modprobe.d?)"
+		}
+		if said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n"); said != "" {
+			return said
+		}
+		return "modprobe: " + err.Error()
+	}
+	return "the kernel does not load it by itself, and there is no modprobe"
+}
+
+// Create makes a kind's device where the namespace has none. To be told that it exists is no
+// failure: loading the module may have brought it.
+func Create(h *netlink.Handle, k Kind) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = k.Device
+	err := h.LinkAdd(&netlink.Iptun{LinkAttrs: attrs})
+	switch {
+	case err == nil, errors.Is(err, unix.EEXIST):
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("create %s: %w: no link kind %s", k.Device, ErrUnsupported, k.Link)
+	}
+	return fmt.Errorf("create %s: %w", k.Device, err)
+}
+
+// ErrFallback says that a device is the module's own: it cannot be deleted.
+var ErrFallback = errors.New("the module's own device, which cannot be deleted")
+
+// Delete removes a device that was created. The kernel ignores the deletion of a module's fallback
+// device without a word; the error wraps ErrFallback then.
+func Delete(h *netlink.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if missing(err) {
+		return nil
+	}
+	if err == nil {
+		err = h.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", name, err)
+	}
+	if again, err := h.LinkByName(name); err == nil && again.Attrs().Index == link.Attrs().Index {
+		return fmt.Errorf("delete %s: %w", name, ErrFallback)
+	}
+	return nil
+}
+
+// SetUp brings the link with this ifindex up or down. A link that has gone is down.
+func SetUp(h *netlink.Handle, index int, up bool) error {
+	link, err := h.LinkByIndex(index)
+	if missing(err) && !up {
+		return nil
+	}
+	if err == nil && up {
+		err = h.LinkSetUp(link)
+	} else if err == nil {
+		err = h.LinkSetDown(link)
+	}
+	if err != nil {
+		return fmt.Errorf("set link %d up=%t: %w", index, up, err)
+	}
+	return nil
+}
+
+// Received is how many packets a device has taken since it came to be.
+func Received(h *netlink.Handle, index int) (uint64, error) {
+	link, err := h.LinkByIndex(index)
+	if err != nil {
+		return 0, fmt.Errorf("read the counters of link %d: %w", index, err)
+	}
+	if s := link.Attrs().Statistics; s != nil {
+		return s.RxPackets, nil
+	}
+	return 0, nil
+}
+
+func missing(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}
+
+const (
+	settleFor  = 3 * time.Second // udev took 40 to 220 ms where it was measured
+	settleStep = 5 * time.Millisecond
+)
+
+// Settle waits, for three seconds at the most, until udev is done with a device. On systemd hosts a
+// udev rule has systemd-sysctl write the settings of each interface that appears, rp_filter among
+// them, some tens or hundreds of milliseconds late; a value read or written before that is lost.
+// Done is: /run/udev/data/n<ifindex> is there and /run/udev/queue is not. Neither alone is enough.
+// udevd serves the init network namespace only; elsewhere, and without udevd, Settle returns at once.
+func Settle(ctx context.Context, index int) {
+	if !served() {
+		return
+	}
+	data := fmt.Sprintf("/run/udev/data/n%d", index)
+	for end := time.Now().Add(settleFor); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(settleStep) {
+		if exists(data) && !exists("/run/udev/queue") {
+			return
+		}
+	}
+}
+
+// served says that udevd runs and this is the namespace it serves.
+func served() bool {
+	if !exists("/run/udev/control") {
+		return false
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return false
+	}
+	first, err := os.Stat("/proc/1/ns/net")
+	return err != nil || os.SameFile(own, first) // not to be seen: better to wait in vain
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
