@@ -39,17 +39,21 @@ func mac(t *testing.T, h *testnet.Host) string {
 	return dev.HardwareAddr.String()
 }
 
+// TestARP: nobody ever hears the real server answer for the VIP. The classic script, watched in the same way, is heard:
+// so this can fail.
 func TestARP(t *testing.T) {
-	guest(t)
-	for _, mode := range []string{"dr", "tun"} {
-		t.Run(mode, func(t *testing.T) {
-			c := newCluster(t)
-			c.direct(t, mode, vip)
-			asked, leaked := leaks(t, c, mode, classic{c.real[0]}, c.real[0])
-			t.Logf("the classic script: asked %d times, %d leaks", asked, leaked)
-			if leaked == 0 {
-				t.Error("the classic script leaked nothing: this test cannot fail")
-			}
-		})
-	}
+	eachMode(t, func(t *testing.T, mode string) {
+		c := newCluster(t)
+		c.direct(t, mode, vip)
+		asked, leaked := leaks(t, c, mode, classic{c.real[0]}, c.real[0])
+		t.Logf("the classic script: asked %d times, %d leaks", asked, leaked)
+		if leaked == 0 {
+			t.Error("the classic script leaked nothing: this test cannot fail")
+		}
+		asked, leaked = leaks(t, c, mode, newAgent(t, c.real[1]), c.real[1])
+		t.Logf("rsagent: asked %d times, %d leaks", asked, leaked)
+		if leaked > 0 {
+			t.Errorf("rsagent leaked %d times", leaked)
+		}
+	})
 }

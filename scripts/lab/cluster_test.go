@@ -28,18 +28,24 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
+	return newClusterOf(t, testnet.NewHost(t, "rs1"), testnet.NewHost(t, "rs2"))
+}
+
+// newClusterOf makes real servers of the given hosts.
+func newClusterOf(t *testing.T, real ...*testnet.Host) *cluster {
+	t.Helper()
+	c := &cluster{client: testnet.NewHost(t, "client"), director: testnet.NewHost(t, "director"), real: real}
 	segment := testnet.NewSegment(t, "lan")
-	join := func(label, cidr string) *testnet.Host {
-		h := testnet.NewHost(t, label)
-		segment.Join(t, h, "eth0", cidr)
+	join := func(h *testnet.Host, addr string) {
+		segment.Join(t, h, "eth0", addr+"/24")
+		t.Cleanup(func() { h.Try("ip", "link", "del", "eth0") })
 		h.Run(t, "ip", "route", "add", "default", "via", "10.9.0.1")
-		return h
 	}
-	c := &cluster{client: join("client", "10.9.0.10/24"), director: join("director", "10.9.0.2/24")}
-	for i := range 2 {
-		h := join(fmt.Sprintf("rs%d", i+1), realAddr(i)+"/24")
+	join(c.client, "10.9.0.10")
+	join(c.director, "10.9.0.2")
+	for i, h := range real {
+		join(h, realAddr(i))
 		serve(t, h, fmt.Sprintf("rs%d", i+1))
-		c.real = append(c.real, h)
 	}
 	return c
 }

@@ -1,0 +1,166 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rsagent/scripts/testnet"
+)
+
+// newTunnelSite is a cluster with one real server, which the director reaches by tunnel.
+func newTunnelSite(t *testing.T) (*cluster, agent) {
+	t.Helper()
+	c := newClusterOf(t, testnet.NewHost(t, "rs"))
+	c.direct(t, "tun", vip)
+	return c, newAgent(t, c.real[0])
+}
+
+func (c *cluster) arrives(t *testing.T) {
+	t.Helper()
+	c.expectServed(t, 2, map[string]int{"rs1": 2}, vip)
+}
+
+// TestFirstStart: the module is not loaded, twenty times. Seen at: kube-router 273, felix 928.
+func TestFirstStart(t *testing.T) {
+	guest(t)
+	c, a := newTunnelSite(t)
+	for range 20 {
+		ipip(t, false)
+		a.start(t, "tun", vip)
+		holds(t, a.host, vip, "tunl0")
+		c.arrives(t)
+		a.do(t, 0, "stop")
+		holds(t, a.host, vip)
+		if isUp(t, a.host, "tunl0") {
+			t.Error("tunl0 is up after stop")
+		}
+	}
+}
+
+// TestTunnelLink: tunl0 goes down again only if rsagent raised it. Seen at: katran 116.
+func TestTunnelLink(t *testing.T) {
+	guest(t)
+	ipip(t, true)
+	for _, state := range []string{"down", "up"} {
+		t.Run(state, func(t *testing.T) {
+			c, a := newTunnelSite(t)
+			a.host.Run(t, "ip", "link", "set", "tunl0", state)
+			before := a.host.Snapshot(t)
+			a.start(t, "tun", vip)
+			if !isUp(t, a.host, "tunl0") {
+				t.Error("tunl0 is down after start")
+			}
+			c.arrives(t)
+			a.do(t, 0, "stop")
+			if isUp(t, a.host, "tunl0") != (state == "up") {
+				t.Errorf("tunl0 was %s, and is not after stop", state)
+			}
+			equal(t, a.host, before)
+		})
+	}
+}
+
+// TestTunnelOfAnother: someone else has an address on tunl0; it stays, and so does a link that it needs up, even if it
+// was rsagent that raised it. Seen at: felix 2887.
+func TestTunnelOfAnother(t *testing.T) {
+	guest(t)
+	ipip(t, true)
+	for _, state := range []string{"down", "up"} {
+		t.Run(state, func(t *testing.T) {
+			c, a := newTunnelSite(t)
+			a.host.Run(t, "ip", "addr", "add", "10.8.0.1/32", "dev", "tunl0")
+			a.host.Run(t, "ip", "link", "set", "tunl0", state)
+			if r := a.do(t, 0, "start", "--mode", "tun", "--vip", vip); !r.warns("warning", "10.8.0.1") {
+				t.Errorf("no warning names 10.8.0.1: %s", r.text)
+			}
+			c.arrives(t)
+			a.do(t, 0, "stop")
+			holds(t, a.host, vip)
+			holds(t, a.host, "10.8.0.1", "tunl0")
+			if !isUp(t, a.host, "tunl0") {
+				t.Error("tunl0 is down after stop, under another's address")
+			}
+		})
+	}
+}
+
+// TestNoModule: the kernel cannot be made to load ipip. start says why, and leaves nothing half-done, not even the VIP
+// that would have needed no tunnel. Seen at: lisa 4106, libipvs 4.
+func TestNoModule(t *testing.T) {
+	guest(t)
+	block := map[string]func(t *testing.T){
+		"install line": func(t *testing.T) {
+			write(t, "/etc/modprobe.d/lab.conf", "install ipip /bin/true\n")
+		},
+		"no modprobe": func(t *testing.T) {
+			path, err := filepath.EvalSymlinks("/usr/sbin")
+			if err == nil {
+				err = os.Rename(path+"/modprobe", path+"/modprobe.away")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Rename(path+"/modprobe.away", path+"/modprobe") })
+		},
+	}
+	for name, f := range block {
+		t.Run(name, func(t *testing.T) {
+			_, a := newTunnelSite(t)
+			ipip(t, false)
+			f(t)
+			config := filepath.Join(t.TempDir(), "rsagent.yaml")
+			write(t, config, "vips: [10.9.0.101, {address: "+vip+", mode: tun}]\n")
+			before := a.host.Snapshot(t)
+			r := a.do(t, 5, "start", "--config", config)
+			if r.Error == nil || r.Error.Code != 5 || !strings.Contains(r.Error.Message, "ipip") {
+				t.Errorf("the error does not name ipip: %s", r.text)
+			}
+			t.Log(r.Error.Message)
+			equal(t, a.host, before)
+			a.do(t, 3, "status", "--vip", vip)
+			a.unchanged(t, "stop")
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(path) })
+}
+
+// TestNoFallbackDevice: with fb_tunnels_only_for_init_net=2 a namespace has no tunl0. rsagent makes its own, and takes
+// it away again. Seen at: kata 7028.
+func TestNoFallbackDevice(t *testing.T) {
+	guest(t)
+	ipip(t, true)
+	here := initHost(t)
+	was := here.Sysctl(t, "core", "fb_tunnels_only_for_init_net")
+	here.SetSysctl(t, "core", "fb_tunnels_only_for_init_net", "2")
+	t.Cleanup(func() { here.SetSysctl(t, "core", "fb_tunnels_only_for_init_net", was) })
+	c, a := newTunnelSite(t)
+	if _, there := a.host.Links(t)["tunl0"]; there {
+		t.Fatal("tunl0 is there: nothing to be seen")
+	}
+	before := a.host.Snapshot(t)
+	a.start(t, "tun", vip)
+	c.arrives(t)
+	a.unchanged(t, "start", "--mode", "tun", "--vip", vip)
+	a.do(t, 0, "stop")
+	equal(t, a.host, before)
+}
+
+// initHost is the guest's first network namespace, the one that udev serves.
+func initHost(t *testing.T) *testnet.Host {
+	t.Helper()
+	const name = "/run/netns/init"
+	h := &testnet.Host{Name: filepath.Base(name)}
+	if _, err := os.Stat(name); err != nil {
+		hostRun(t, "ip", "netns", "attach", h.Name, "1")
+	}
+	return h
+}
