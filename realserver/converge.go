@@ -129,6 +129,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	r.Findings = append(said, r.Findings...)
 	if !r.unsaved {
 		j.settle(r.Host, r.Pending)
+		r.VIPs, r.Leaving = j.VIPs, j.Leaving
 		r.err = errors.Join(r.err, st.save(j))
 	}
 	return r.Result, r.err

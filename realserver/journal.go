@@ -78,7 +78,10 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 	switch f.Kind {
 	case "conf":
 		e.Item = sysctl.Key{Iface: f.Name, Knob: f.Knob}
-		valid = func(value string) bool { n, err := strconv.ParseInt(value, 10, 32); return err == nil && strconv.FormatInt(n, 10) == value }
+		valid = func(value string) bool {
+			n, err := strconv.ParseInt(value, 10, 32)
+			return err == nil && strconv.FormatInt(n, 10) == value
+		}
 		if !slices.Contains(knobs, f.Knob) {
 			return fmt.Errorf("knob %q is none that rsagent changes", f.Knob)
 		}

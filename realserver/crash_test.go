@@ -1,0 +1,317 @@
+package realserver
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"rsagent/loopback"
+	"rsagent/sysctl"
+)
+
+// A scenario is what happens to a host: verbs that run through, a verb that is killed at each of its
+// writes in turn, something that others do meanwhile, and a verb that must put it right.
+type scenario struct {
+	name   string
+	before []Edit
+	drift1 func(*fake) // after before
+	verb   Edit
+	drift2 func(*fake) // after the kill
+	after  Edit
+	set    Set             // managed and bound in the end
+	only   func(base) bool // the hosts it can be on; nil is all
+}
+
+// ignoring sets all.arp_ignore to what leaks, where rsagent had set it. (Where it was good of itself,
+// this value would be the first that rsagent finds, and the one to put back.)
+func ignoring(v int) func(*fake) {
+	return func(f *fake) {
+		if f.ignoreWas == 0 || f.ignoreWas == 5 {
+			f.set("all", "arp_ignore", v)
+			f.judge(Change{Item: sysctl.Key{}})
+			f.leaks = nil
+		}
+	}
+}
+
+func unbound(f *fake) {
+	f.host.Addrs = slices.DeleteFunc(f.host.Addrs, func(a loopback.Held) bool { return a.Prefix.Addr() == vipA.Addr })
+}
+
+func tunnelDown(f *fake) {
+	if l := f.host.link("tunl0"); l != nil && !f.tunWasUp { // one that was up is not rsagent's to put back
+		l.Up = false
+	}
+}
+
+var scenarios = []scenario{
+	{name: "start, start", verb: Add(vipA, vipB), after: Add(vipA, vipB), set: Set{vipA, vipB}},
+	{name: "start, start a global one", verb: Add(vipA), after: Add(vipC), set: Set{vipA, vipC}},
+	{name: "start A, start B", before: []Edit{Add(vipA)}, verb: Add(vipB), after: Keep, set: Set{vipA, vipB}},
+	{name: "start, stop", verb: Add(vipA, vipB), after: DropAll},
+	{name: "stop, stop", before: []Edit{Add(vipA, vipB)}, verb: DropAll, after: DropAll},
+	{name: "stop A, start B", before: []Edit{Add(vipA)}, verb: Drop(vipA.Addr), after: Add(vipB), set: Set{vipB}},
+	{name: "stop A, restart", before: []Edit{Add(vipA, vipB)}, verb: Drop(vipA.Addr), after: Keep, set: Set{vipB}},
+	{name: "stop, start", before: []Edit{Add(vipA, vipB)}, verb: DropAll, after: Add(vipA), set: Set{vipA}},
+	{name: "guard all to interface", before: []Edit{Add(vipA)}, verb: Add(vipAeth), after: Add(vipAeth), set: Set{vipAeth}},
+	{name: "guard interface to all", before: []Edit{Add(vipAeth)}, verb: Add(vipA), after: Add(vipA), set: Set{vipA}},
+	{name: "guard there and back", before: []Edit{Add(vipA), Add(vipAeth)}, verb: Add(vipA), after: Add(vipAeth), set: Set{vipAeth}},
+	{name: "DR to TUN", before: []Edit{Add(vipA)}, verb: Add(vipAtun), after: Add(vipAtun), set: Set{vipAtun}},
+	{name: "TUN to DR", before: []Edit{Add(vipAtun)}, verb: Add(vipA), after: Add(vipA), set: Set{vipA}},
+	{name: "TUN, VIP to lo, stop", before: []Edit{Add(vipB)}, verb: Add(vipBlo), after: DropAll, only: func(b base) bool { return b.allRP == 0 }},
+	{name: "reload, reload", before: []Edit{Add(vipA, vipB)}, verb: Replace(Config), after: Replace(Config), set: Set{vipA}},
+	{name: "guard undone, start", before: []Edit{Add(vipA)}, drift1: ignoring(0), verb: Add(vipB), after: Add(vipB), set: Set{vipA, vipB}},
+	{name: "guard set to what leaks, start", before: []Edit{Add(vipA)}, drift1: ignoring(5), verb: Add(vipB), after: Add(vipB), set: Set{vipA, vipB}},
+	{name: "start, guard undone, start", before: []Edit{Add(vipB)}, verb: Add(vipA), drift2: ignoring(0), after: Add(vipA), set: Set{vipA, vipB}},
+	{name: "guard undone, guard to interface", before: []Edit{Add(vipA)}, drift1: ignoring(5), verb: Add(vipAeth), after: Add(vipAeth), set: Set{vipAeth}},
+	{name: "VIP deleted, tunnel down, restart", before: []Edit{Add(vipA, vipB)}, drift1: func(f *fake) { unbound(f); tunnelDown(f) }, verb: Keep, after: Keep, set: Set{vipA, vipB}},
+}
+
+// TestKilled kills each scenario's verb at every write, on every host, and holds rsagent to its
+// promises: no leak at any moment; the next verb finishes; a further one changes nothing; stop brings
+// the host back to what it was, and leaves no journal.
+func TestKilled(t *testing.T) {
+	var runs, kills atomic.Int64
+	hosts := sample(t, bases())
+	shards := runtime.GOMAXPROCS(0)
+	t.Run("hosts", func(t *testing.T) {
+		for shard := range shards {
+			t.Run(strconv.Itoa(shard), func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				for i := shard; i < len(hosts); i += shards {
+					for _, sc := range scenarios {
+						if sc.only != nil && !sc.only(hosts[i]) {
+							continue
+						}
+						n, err := b.kill(hosts[i], sc)
+						runs.Add(int64(n))
+						kills.Add(int64(n - 1))
+						if err != nil {
+							journal, _ := os.ReadFile(b.journal())
+							t.Fatalf("%q on %+v, killed at write %d: %v\njournal %s", sc.name, hosts[i], n, err, journal)
+						}
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d hosts, %d scenarios, %d runs, killed in %d", len(hosts), len(scenarios), runs.Load(), kills.Load())
+}
+
+// manages says whether a VIP is in the set at some time: one that someone else bound and that was
+// never given to rsagent is not its to guard.
+func (sc scenario) manages(vip netip.Addr) bool {
+	var s Set
+	for _, e := range append(slices.Clone(sc.before), sc.verb, sc.after) {
+		if s = e(s); s.has(vip) {
+			return true
+		}
+	}
+	return false
+}
+
+// kill runs a scenario once for each write of its verb, and once to its end. It returns the runs made.
+func (b *bench) kill(host base, sc scenario) (at int, err error) {
+	for at = 1; ; at++ {
+		b.on(host.kernel())
+		b.exempt[vipA.Addr] = host.hand > 0 && !sc.manages(vipA.Addr)
+		for _, e := range sc.before {
+			if _, err, _ := b.converge(e); err != nil {
+				return at, err
+			}
+		}
+		if sc.drift1 != nil {
+			sc.drift1(b.fake)
+		}
+		b.writes, b.killAt = 0, at
+		_, err, dead := b.converge(sc.verb)
+		b.killAt = 0
+		if err != nil {
+			return at, err
+		}
+		if sc.drift2 != nil {
+			sc.drift2(b.fake)
+		}
+		if err := b.finish(host, sc, at == 1 && dead); err != nil {
+			return at, err
+		}
+		if !dead {
+			return at, nil
+		}
+	}
+}
+
+// finish runs the verb that puts things right, and judges. untouched: the killed verb had not yet
+// written anything, so it is as if it had never been called.
+func (b *bench) finish(host base, sc scenario, untouched bool) error {
+	if _, err, _ := b.converge(sc.after); err != nil {
+		return fmt.Errorf("the verb after: %w", err)
+	}
+	b.writes = 0
+	r, err, _ := b.converge(Keep)
+	if err != nil || len(r.Changes) > 0 || b.writes > 0 {
+		return fmt.Errorf("not settled: %v, %v, %d writes", err, r.Changes, b.writes)
+	}
+	want := sc.set
+	if untouched {
+		want = nil
+		for _, e := range append(slices.Clone(sc.before), sc.after) {
+			want = e(want)
+		}
+	}
+	if got := addrs(r.VIPs); !slices.Equal(got, addrs(want)) {
+		return fmt.Errorf("managed %v, want %v", got, addrs(want))
+	}
+	if err := b.bound(host, want); err != nil {
+		return err
+	}
+	if _, err, _ := b.converge(DropAll, vipA.Addr); err != nil {
+		return fmt.Errorf("the last stop: %w", err)
+	}
+	if err := b.restored(host); err != nil {
+		return fmt.Errorf("after the last stop: %w", err)
+	}
+	if _, err := os.Stat(b.journal()); err == nil {
+		return fmt.Errorf("the last stop left a journal")
+	}
+	if len(b.leaks) > 0 {
+		return fmt.Errorf("leak: %v", b.leaks)
+	}
+	return nil
+}
+
+// bound says whether each VIP of the set is where it should be and nowhere else.
+func (b *bench) bound(host base, want Set) error {
+	set := want.index()
+	have := map[netip.Addr]int{}
+	for _, a := range b.host.Addrs {
+		if !isVIP(a.Prefix.Addr()) {
+			continue
+		}
+		v, ok := set[a.Prefix.Addr()]
+		if !ok && host.hand > 0 && a.Prefix.Addr() == vipA.Addr {
+			continue // not rsagent's, and never given to it
+		}
+		if !ok || a.Addr != (loopback.Addr{Device: v.On(), Prefix: v.prefix()}) {
+			return fmt.Errorf("%s should not be there", a.Addr)
+		}
+		have[v.Addr]++
+	}
+	if len(have) < len(want) {
+		return fmt.Errorf("bound are %v, of %v", have, addrs(want))
+	}
+	return nil
+}
+
+func addrs(s Set) (out []netip.Addr) {
+	for _, v := range s {
+		out = append(out, v.Addr)
+	}
+	return out
+}
+
+// TestFault lets one write fail for good, each in turn: a start that fails must leave the host, and
+// the set, as they were.
+func TestFault(t *testing.T) {
+	var runs int
+	b := newBench(t)
+	for _, host := range sample(t, bases()) {
+		for _, before := range [][]Edit{nil, {Add(vipA)}, {Add(vipAeth)}} {
+			for _, verb := range []Edit{Add(vipB), Add(vipA, vipB), Add(vipAtun, vipB)} {
+				for at := 1; ; at++ {
+					failed, err := b.fault(host, before, verb, at)
+					if err != nil {
+						t.Fatalf("host %+v, %d verbs before, fault at change %d: %v", host, len(before), at, err)
+					}
+					if !failed {
+						break
+					}
+					runs++
+				}
+			}
+		}
+	}
+	t.Logf("%d faults", runs)
+}
+
+func (b *bench) fault(host base, before []Edit, verb Edit, at int) (failed bool, err error) {
+	b.on(host.kernel())
+	b.exempt[vipA.Addr] = host.hand > 0 && len(before) == 0
+	for _, e := range before {
+		if _, err, _ := b.converge(e); err != nil {
+			return false, err
+		}
+	}
+	was, _ := b.look()
+	journal, _ := os.ReadFile(b.journal())
+	var n int
+	var victim Item
+	b.fail = func(c Change) error {
+		if n++; n == at || victim != nil && c.Item == victim {
+			victim = c.Item
+			return errFault
+		}
+		return nil
+	}
+	r, err, _ := b.converge(verb)
+	b.fail = nil
+	if victim == nil {
+		return false, err
+	}
+	if key, ok := victim.(sysctl.Key); ok && key.Iface == "lo" && key.Knob != sysctl.PromoteSecondaries && err == nil {
+		_, err, _ = b.converge(DropAll, vipA.Addr) // it has no effect, and so fails nothing
+		return true, errors.Join(err, b.restored(host))
+	}
+	if err == nil {
+		return true, fmt.Errorf("%s failed, and nothing was said", victim)
+	}
+	if len(b.leaks) > 0 {
+		return true, fmt.Errorf("leak: %v", b.leaks)
+	}
+	if len(r.VIPs) == len(verb(r.Before)) && len(r.VIPs) > len(r.Before) {
+		return true, nil // all is added; what failed was putting back
+	}
+	if len(r.Leaving) > 0 { // what cannot be withdrawn keeps its guard, until stop can
+		_, err, _ = b.converge(DropAll)
+		return true, errors.Join(err, b.restored(host))
+	}
+	for k, v := range was.Conf {
+		if key, ok := victim.(sysctl.Key); b.host.Conf[k] != v && !(ok && key == k) {
+			return true, fmt.Errorf("%s failed: %s is %d, was %d", victim, k, b.host.Conf[k], v)
+		}
+	}
+	if now, _ := os.ReadFile(b.journal()); len(before) == 0 && string(now) != string(journal) {
+		if _, isAddr := victim.(loopback.Addr); !isAddr {
+			return true, fmt.Errorf("%s failed: the journal is %s", victim, now)
+		}
+	}
+	_, err, _ = b.converge(DropAll, vipA.Addr)
+	if err == nil {
+		err = b.restored(host)
+	}
+	return true, err
+}
+
+// sample takes every eleventh of the hosts, which meets each value of each setting (they have 2, 3 and
+// 4 of them), or as RSAGENT_TEST_STRIDE says: 1 is all of them.
+func sample(t *testing.T, all []base) (out []base) {
+	stride := 11
+	if s := os.Getenv("RSAGENT_TEST_STRIDE"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			t.Fatalf("RSAGENT_TEST_STRIDE=%q is no number from 1", s)
+		}
+		stride = n
+	}
+	for i := 0; i < len(all); i += stride {
+		out = append(out, all[i])
+	}
+	return out
+}

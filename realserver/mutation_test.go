@@ -1,0 +1,102 @@
+package realserver
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each mutation is a mistake that once was made, or nearly. The crash model must catch every one:
+// what it lets through, it does not test.
+var mutations = []struct {
+	name, file string
+	edits      []string // old, new, old, new …
+}{
+	{"bind before guard", "plan.go", []string{
+		"	Guard                 // settings", "	Bind                 // settings",
+		"	Bind                  // VIPs of", "	Guard                  // VIPs of"}},
+	{"put back before guard", "plan.go", []string{
+		"	Guard                 // settings", "	PutBack                 // settings",
+		"	Bind                  // VIPs of", "	Guard                  // VIPs of",
+		"	PutBack               // what no VIP", "	Bind               // what no VIP"}},
+	{"put back before withdraw", "plan.go", []string{
+		"	Withdraw Stage = iota", "	PutBack Stage = iota",
+		"	Create                // modules", "	Withdraw                // modules",
+		"	Guard                 // settings", "	Create                 // settings",
+		"	Bind                  // VIPs of", "	Guard                  // VIPs of",
+		"	PutBack               // what no VIP", "	Bind               // what no VIP"}},
+	{"the leaving are not journalled", "journal.go", []string{`json:"leaving,omitempty"`, `json:"-"`}},
+	{"journal after the change", "converge.go", []string{"if err := r.store.save(r.journal); err != nil {", "if err := error(nil); err != nil {"}},
+	{"policy judges the host as it is", "policy.go", []string{"base: h.baseline(entries)", "base: h.Conf"}},
+	{"no rollback", "converge.go", []string{"	j.VIPs = slices.DeleteFunc(", "	_ = slices.DeleteFunc("}},
+	{"only the last value written is known", "journal.go", []string{
+		"j.Changed[i].Wrote = append(j.Changed[i].Wrote, c.To)", "j.Changed[i].Wrote = []string{c.To}"}},
+	{"the first value is captured again", "journal.go", []string{
+		"} else if !j.Changed[i].ours(c.To) {", "} else if j.Changed[i].From = c.From; !j.Changed[i].ours(c.To) {"}},
+	{"an interface guard forgets what outweighs it", "../sysctl/sysctl.go", []string{
+		"if !r.Good(max(t[Key{All, r.Knob}], r.Want)) {", "if false {"}},
+	{"an interface that outweighs all is forgotten", "../sysctl/sysctl.go", []string{
+		"if !r.Good(max(all, t.Own(i, r.Knob))) {", "if false {"}},
+	{"a wide VIP takes its neighbours along", "plan.go", []string{
+		"if a.Secondary || a.Prefix.IsSingleIP() ||", "if true ||"}},
+	{"a copy goes before the VIP is there", "plan.go", []string{
+		"case bound[ip] && a.Device == v.On():", "case a.Device == v.On():",
+		"case bound[ip]:", "case true:",
+		"case bound[ip] && a.Device == v.On() && a.Prefix.IsSingleIP():", "case a.Device == v.On() && a.Prefix.IsSingleIP():"}},
+}
+
+func TestMutations(t *testing.T) {
+	if os.Getenv("RSAGENT_MUTANT") != "" || testing.Short() {
+		t.Skip("the mutants themselves, and -short, run without it")
+	}
+	for _, m := range mutations {
+		t.Run(m.name, func(t *testing.T) {
+			overlay := mutate(t, m.file, m.edits)
+			cmd := exec.Command("go", "test", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
+			cmd.Env = append(os.Environ(), "RSAGENT_MUTANT=1", "RSAGENT_TEST_STRIDE=23")
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatal("the crash model let it through")
+			}
+			if !strings.Contains(string(out), "--- FAIL: Test") {
+				t.Fatalf("the tests did not run: %s", out)
+			}
+		})
+	}
+}
+
+// mutate writes a mutated copy of a file, and an overlay that has the go command take it instead.
+func mutate(t *testing.T, file string, edits []string) (overlay string) {
+	t.Helper()
+	path, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := string(b)
+	for i := 0; i < len(edits); i += 2 {
+		if n := strings.Count(src, edits[i]); n != 1 {
+			t.Fatalf("%q stands %d times in %s, not once: mend the mutation", edits[i], n, file)
+		}
+		src = strings.Replace(src, edits[i], edits[i+1], 1)
+	}
+	dir := t.TempDir()
+	mutant := filepath.Join(dir, filepath.Base(file))
+	spec, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutant}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	for name, content := range map[string][]byte{mutant: []byte(src), overlay: spec} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return overlay
+}

@@ -1,0 +1,276 @@
+package realserver
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rsagent/arp"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// A State is how a VIP, or a set of them, fares.
+type State string
+
+// A VIP is Up where it is bound and guarded as its options ask, Drifted where the host has something
+// else than the managed set says, Down where it is neither managed nor bound.
+const (
+	Up      State = "up"
+	Drifted State = "drifted"
+	Down    State = "down"
+	Unknown State = "unknown"
+)
+
+// A VIPState is a VIP and how it fares.
+type VIPState struct {
+	VIP
+	State State
+}
+
+// A Silence is what one interface does when it is asked for a VIP, or asks with it.
+type Silence struct {
+	Interface   string `json:"interface"` // "all" is for those still to come
+	ARPIgnore   int    `json:"arp_ignore"`
+	ARPAnnounce int    `json:"arp_announce"`
+	Good        bool   `json:"good"`
+	Why         string `json:"why"`
+}
+
+// An Arrival is a tunnel device, by which the director's packets arrive.
+type Arrival struct {
+	Device   string `json:"device"`
+	Tunnel   string `json:"tunnel"`
+	State    string `json:"state"`     // "up", "down" or "absent"
+	RPFilter int    `json:"rp_filter"` // in effect
+	Received uint64 `json:"received"`  // packets, since the device came
+}
+
+// A Status is what status tells.
+type Status struct {
+	State    State
+	VIPs     []VIPState
+	Guards   []Silence
+	Tunnels  []Arrival
+	Drift    []Change // what would bring the host back
+	Findings []Finding
+}
+
+// Status compares the host with the managed set, or with the VIPs given only. One that is given and
+// not managed is judged by where the host holds it, with default options. It changes nothing.
+func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
+	r, err := a.Look(Keep)
+	if err != nil && (r == nil || !errors.Is(err, ErrRefused)) { // a refusal is a finding here
+		return nil, err
+	}
+	if len(given) == 0 {
+		return r.status(r.States(), r.State(), r.Pending), nil
+	}
+	set := r.VIPs.index()
+	var strangers Set
+	for _, addr := range given {
+		if v, ok := r.Host.stranger(addr); ok && !r.VIPs.has(addr) {
+			strangers = append(strangers, v)
+		}
+	}
+	with := r
+	if len(strangers) > 0 {
+		if with, err = a.Look(Add(strangers...)); err != nil && (with == nil || !errors.Is(err, ErrRefused)) {
+			return nil, err
+		}
+	}
+	var (
+		states          []VIPState
+		managed, judged = driftOf(r.Pending, r.Findings), driftOf(with.Pending, with.Findings)
+		drift           []Change
+	)
+	for _, addr := range given {
+		v, ok := set[addr]
+		d, plan := managed, r.Pending
+		if !ok {
+			if v, ok = r.Host.stranger(addr); !ok {
+				states = append(states, VIPState{New(addr), Down})
+				continue
+			}
+			d, plan = judged, with.Pending
+		}
+		s := VIPState{v, d.judge(v, r.VIPs.has(addr), r.bound(v))}
+		if slices.Contains(r.Leaving, addr) {
+			s.State = Drifted
+		}
+		states = append(states, s)
+		drift = append(drift, concerning(v, plan, drift)...)
+	}
+	return with.status(states, together(states), drift), nil
+}
+
+// concerning lists the changes of a plan that are about v, without those listed already.
+func concerning(v VIP, plan, already []Change) (out []Change) {
+	for _, c := range plan {
+		if driftOf([]Change{c}, nil).touches(v) && !slices.Contains(already, c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (r *Result) status(vips []VIPState, s State, drift []Change) *Status {
+	return &Status{State: s, VIPs: vips, Guards: r.Host.silence(r.VIPs), Tunnels: r.Host.arrivals(r.VIPs), Drift: drift, Findings: r.Findings}
+}
+
+// States tells how each VIP of the set fares, and each that has yet to leave.
+func (r *Result) States() []VIPState {
+	before, bound, d := r.Before.index(), onHost(r.VIPs, r.Host), driftOf(r.Pending, r.Findings)
+	out := make([]VIPState, 0, len(r.VIPs))
+	for _, v := range r.VIPs {
+		_, managed := before[v.Addr]
+		out = append(out, VIPState{v, d.judge(v, managed, bound[v.Addr])})
+	}
+	for _, addr := range r.Leaving {
+		if v, ok := r.Host.stranger(addr); ok {
+			out = append(out, VIPState{v, Drifted})
+		}
+	}
+	return out
+}
+
+// State is how the set fares as a whole. It has drifted too while work of a verb that was killed is
+// left.
+func (r *Result) State() State {
+	s := together(r.States())
+	if s == Up && len(r.Pending) > 0 || s == Down && len(r.Before) == 0 && len(r.VIPs) == 0 && len(r.Pending) > 0 {
+		return Drifted
+	}
+	return s
+}
+
+// together is the state of several VIPs: where they differ, drifted.
+func together(vips []VIPState) State {
+	if len(vips) == 0 {
+		return Down
+	}
+	for _, v := range vips {
+		if v.State != vips[0].State {
+			return Drifted
+		}
+	}
+	return vips[0].State
+}
+
+// drift is what a plan means for VIPs, ready to be asked.
+type drift struct {
+	addrs   map[netip.Addr]bool
+	devices map[string]bool
+	guard   bool // something that all guarded VIPs need
+	broken  bool // something that no change mends
+}
+
+func driftOf(plan []Change, finds []Finding) drift {
+	d := drift{addrs: map[netip.Addr]bool{}, devices: map[string]bool{}}
+	for _, c := range plan {
+		switch a := addrOf(c.Item); {
+		case c.unjudged || c.Stage == PutBack:
+		case a.IsValid():
+			d.addrs[a] = true
+		case c.device == "":
+			d.guard = true
+		default:
+			d.devices[c.device] = true
+		}
+	}
+	d.broken = slices.ContainsFunc(finds, func(f Finding) bool { return f.Level == Error })
+	return d
+}
+
+// touches says that something the VIP needs is not so.
+func (d drift) touches(v VIP) bool {
+	return d.broken || d.addrs[v.Addr] || d.guard && v.Guard != GuardNone ||
+		d.devices[v.On()] || v.Mode == TUN && d.devices[v.kind().Device]
+}
+
+func (d drift) judge(v VIP, managed, bound bool) State {
+	switch {
+	case !bound && !managed:
+		return Down
+	case !bound || d.touches(v):
+		return Drifted
+	}
+	return Up
+}
+
+func (r *Result) bound(v VIP) bool { return onHost(Set{v}, r.Host)[v.Addr] }
+
+// stranger makes a VIP of an address that the host holds where a VIP may sit, as if it had been
+// started there. A copy of its own is preferred to one with a subnet.
+func (h *Host) stranger(addr netip.Addr) (v VIP, ok bool) {
+	for _, a := range h.Addrs {
+		l := h.link(a.Device)
+		if a.Prefix.Addr() != addr || l == nil || !holds(*l) || ok && !a.Prefix.IsSingleIP() {
+			continue
+		}
+		v, ok = New(addr), true
+		v.AllowDirector = true // it is not entering the set
+		if a.Scope == "global" {
+			v.Scope = a.Scope
+		}
+		if tunnel.Receives(l.Kind) {
+			v.Mode = TUN
+		}
+		if v.On() != a.Device {
+			v.Device = a.Device
+		}
+	}
+	return v, ok
+}
+
+// silence tells of each interface that takes ARP whether it is silent about the VIPs of a set, and
+// of all, which decides for interfaces still to come.
+func (h *Host) silence(s Set) []Silence {
+	rules := arp.Rules((&policy{set: s, host: h}).scopeHost())
+	out := []Silence{}
+	for _, name := range append([]string{sysctl.All}, h.speakers()...) {
+		g := Silence{Interface: name, Good: true,
+			ARPIgnore:   h.Conf.Effective(name, sysctl.ARPIgnore),
+			ARPAnnounce: h.Conf.Effective(name, sysctl.ARPAnnounce)}
+		var good, bad []string
+		for _, r := range rules {
+			if v := h.Conf.Effective(name, r.Knob); r.Good(v) {
+				good = append(good, fmt.Sprintf("%s %d: %s", r.Knob, v, r.Why))
+			} else {
+				bad = append(bad, fmt.Sprintf("%s is %d, not %d: %s", r.Knob, v, r.Want, r.Why))
+			}
+		}
+		if g.Why = strings.Join(good, "; "); len(bad) > 0 {
+			g.Good, g.Why = false, strings.Join(bad, "; ")
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// arrivals tells of each tunnel device that is there, or that a VIP needs.
+func (h *Host) arrivals(s Set) []Arrival {
+	out := []Arrival{}
+	for _, k := range tunnel.Kinds {
+		l := h.link(k.Device)
+		if l == nil && !slices.ContainsFunc(s, func(v VIP) bool { return v.Mode == TUN && v.kind() == k }) {
+			continue
+		}
+		a := Arrival{Device: k.Device, Tunnel: k.Name, State: "absent"}
+		if l != nil {
+			a.State = h.value(tunnel.Link{Name: k.Device})
+			a.RPFilter, a.Received = h.Conf.Effective(k.Device, sysctl.RPFilter), h.Received[k.Device]
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// JournalPath is where this network namespace's journal is, or would be.
+func (a *Agent) JournalPath() (string, error) {
+	name, err := namespace()
+	return filepath.Join(a.StateDir, name+".json"), err
+}
