@@ -110,15 +110,12 @@ func run(ctx context.Context, image, dir string) (int, error) {
 		return 0, err
 	}
 	code := passOn(lines)
-	err = cmd.Wait()
-	switch {
-	case code < 0:
+	err = errors.Join(cmd.Wait(), ctx.Err())
+	if code < 0 {
 		tail, _ := output(context.Background(), "", "tail", "-n", "40", console)
-		return 0, fmt.Errorf("the guest ended without a verdict: %w\n%s", errors.Join(err, ctx.Err()), tail)
-	case err != nil:
-		return 0, fmt.Errorf("qemu: %w", err)
+		return 0, fmt.Errorf("the guest ended without a verdict: %v\nits console:\n%s", err, tail)
 	}
-	return code, nil
+	return code, err
 }
 
 // passOn prints up to the verdict and returns what it says, or -1 if there was none.

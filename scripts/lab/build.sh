@@ -44,10 +44,8 @@ make_initrd() {
 	mkdir -p initrd/bin initrd/modules initrd/proc initrd/dev initrd/root
 	cp "$(command -v busybox)" initrd/bin/busybox
 	n=100
-	for module in virtio_pci virtio_blk ext4; do
-		modprobe -d "$1" -S "$2" --show-depends "$module" | while read -r verb path _; do
-			[ "$verb" = insmod ] && echo "$path"
-		done
+	for module in virtio_pci virtio_blk ext4; do # what is built in shows as another verb than insmod
+		modprobe -d "$1" -S "$2" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
 	done | awk '!seen[$0]++' | while read -r path; do
 		n=$((n + 1))
 		case $path in
@@ -111,6 +109,7 @@ if [ -e "$image" ]; then
 	exit
 fi
 echo "lab: building the image in $image" >&2
+rm -rf --one-file-system "$cache"/build.* # of a build that was killed
 work=$(mktemp -d "$cache/build.XXXXXX")
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' INT TERM

@@ -54,7 +54,7 @@ func missing() string {
 		return "not root"
 	}
 	var lack []string
-	for _, name := range []string{"qemu-system-x86_64", "mmdebstrap", "mkfs.ext4", "busybox", "depmod", "flock"} {
+	for _, name := range []string{"qemu-system-x86_64", "mmdebstrap", "mkfs.ext4", "busybox", "depmod", "flock", "go"} {
 		if _, err := exec.LookPath(name); err != nil {
 			lack = append(lack, name)
 		}

@@ -151,6 +151,7 @@ var device = map[string]string{"dr": "lo", "tun": "tunl0"}
 
 // eachMode runs a test in both modes with the tunnel's module loaded.
 func eachMode(t *testing.T, f func(t *testing.T, mode string)) {
+	t.Helper()
 	guest(t)
 	ipip(t, true)
 	for _, mode := range []string{"dr", "tun"} {
