@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rsagent/realserver"
+	"rsagent/tunnel"
+)
+
+// The exit codes, after LSB's of init scripts.
+const (
+	exitDone         = 0
+	exitFailed       = 1 // status: drifted
+	exitUsage        = 2
+	exitDown         = 3 // status only
+	exitNotPermitted = 4 // status: cannot tell
+	exitUnsupported  = 5
+	exitRefused      = 6
+)
+
+var (
+	errNotConfigured = errors.New("not configured")
+	errNotPermitted  = errors.New("needs CAP_NET_ADMIN (run as root, or give the capability: setcap, AmbientCapabilities=)")
+)
+
+// exitCode is the one place that makes a code of an error.
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, realserver.ErrRefused), errors.Is(err, errNotConfigured):
+		return exitRefused
+	case errors.Is(err, tunnel.ErrUnsupported):
+		return exitUnsupported
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, errNotPermitted):
+		return exitNotPermitted
+	}
+	return exitFailed
+}
+
+// statusCodes are those of status, which has no failure but not to be able to tell.
+var statusCodes = map[realserver.State]int{
+	realserver.Up: exitDone, realserver.Drifted: exitFailed, realserver.Down: exitDown, realserver.Unknown: exitNotPermitted,
+}
+
+// hint adds the cure to an error whose cause a user can mend.
+func (c *call) hint(err error) error {
+	var path *fs.PathError
+	errors.As(err, &path)
+	ours := path != nil && strings.HasPrefix(path.Path, c.stateDir)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission) && ours:
+		return fmt.Errorf("%w (run as root, or name a folder of your own: --state-dir)", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w (needs CAP_NET_ADMIN in this network namespace)", err)
+	case errors.Is(err, unix.EROFS) && !ours:
+		return fmt.Errorf("%w (/proc/sys is mounted read-only: set the values from outside the container, or under systemd leave out ProtectKernelTunables=)", err)
+	}
+	return err
+}

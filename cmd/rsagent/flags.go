@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// A written is an option as someone wrote it, and where: "--mode", "RSAGENT_MODE" or
+// "/etc/rsagent/rsagent.yaml:7: mode". Every source gives options in this form, so that all are
+// judged alike.
+type written struct {
+	words []string
+	where string
+}
+
+func (w written) misuse(format string, args ...any) error {
+	return misuse(w.where+": "+format, args...)
+}
+
+// last is the word of an option that has one.
+func (w written) last() string { return w.words[len(w.words)-1] }
+
+// A flag is one flag of a verb, with the words given to it.
+type flag struct {
+	name, alias, usage string
+	list, truth        bool
+	words              []string
+}
+
+// Set and String make a flag a value of the standard library's flag package.
+func (f *flag) Set(s string) error { f.words = append(f.words, s); return nil }
+
+func (f *flag) String() string {
+	if f == nil || len(f.words) == 0 {
+		return ""
+	}
+	return f.words[len(f.words)-1]
+}
+
+// IsBoolFlag lets a truth stand without a value.
+func (f *flag) IsBoolFlag() bool { return f.truth }
+
+func (f *flag) variable() string {
+	return "RSAGENT_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
+}
+
+func (f *flag) cli() cli.Flag {
+	var aliases []string
+	if f.alias != "" {
+		aliases = []string{f.alias}
+	}
+	usage := f.usage + " [" + f.variable() + "]"
+	if f.truth {
+		return &truth{cli.GenericFlag{Name: f.name, Aliases: aliases, Usage: usage, Value: f}}
+	}
+	return &cli.GenericFlag{Name: f.name, Aliases: aliases, Usage: usage, Value: f}
+}
+
+// A truth is a generic flag that help shows without a value.
+type truth struct{ cli.GenericFlag }
+
+func (*truth) TakesValue() bool { return false }
+
+func (t *truth) String() string { return cli.FlagStringer(t) }
+
+// read makes words of what was given, checking their form only.
+func (f *flag) read(words []string, where string) (written, error) {
+	w := written{where: where}
+	for _, word := range words {
+		parts := []string{word}
+		if f.list {
+			parts = strings.Split(word, ",")
+		}
+		for _, p := range parts {
+			if p = strings.TrimSpace(p); p == "" {
+				return w, w.misuse("is empty")
+			}
+			if f.truth {
+				b, err := strconv.ParseBool(p)
+				if err != nil {
+					return w, w.misuse("%q is neither true nor false", p)
+				}
+				p = strconv.FormatBool(b)
+			}
+			if !slices.Contains(w.words, p) {
+				w.words = append(w.words, p)
+			}
+		}
+	}
+	if !f.list && len(w.words) > 1 {
+		return w, w.misuse("is given twice: %s", strings.Join(w.words, " and "))
+	}
+	return w, nil
+}
+
+// options is one source of options, by name.
+type options map[string]written
+
+// A call is a verb with what was asked of it, by flags and by variables.
+type call struct {
+	ctx         context.Context
+	env         env
+	verb        string
+	flags, vars options
+	stateDir    string
+	json        bool
+	dryRun      bool
+	verbose     bool
+	timeout     time.Duration
+}
+
+// newCall reads flags and variables. A variable that is set but empty is unset.
+func newCall(ctx context.Context, e env, v verb, flags []*flag) (*call, error) {
+	c := &call{ctx: ctx, env: e, verb: v.name, flags: options{}, vars: options{},
+		stateDir: "/run/rsagent", timeout: 30 * time.Second}
+	for _, f := range flags {
+		if len(f.words) > 0 {
+			w, err := f.read(f.words, "--"+f.name)
+			if err != nil {
+				return nil, err
+			}
+			c.flags[f.name] = w
+		}
+		if s, _ := e.lookup(f.variable()); s != "" {
+			w, err := f.read([]string{s}, f.variable())
+			if err != nil {
+				return nil, err
+			}
+			c.vars[f.name] = w
+		}
+	}
+	return c, c.common()
+}
+
+// get is an option that no config file has.
+func (c *call) get(name string) (written, bool) {
+	if w, ok := c.flags[name]; ok {
+		return w, true
+	}
+	w, ok := c.vars[name]
+	return w, ok
+}
+
+func (c *call) truth(name string) bool {
+	w, ok := c.get(name)
+	return ok && w.last() == "true"
+}
+
+// common reads the options that all verbs have.
+func (c *call) common() error {
+	c.dryRun, c.verbose = c.truth("dry-run"), c.truth("verbose")
+	if w, ok := c.get("output"); ok {
+		if w.last() != "text" && w.last() != "json" {
+			return w.misuse("%q is none of text, json", w.last())
+		}
+		c.json = w.last() == "json"
+	}
+	if w, ok := c.get("timeout"); ok {
+		d, err := time.ParseDuration(w.last())
+		if err != nil || d <= 0 {
+			return w.misuse("%q is no duration above 0, such as 30s", w.last())
+		}
+		c.timeout = d
+	}
+	if w, ok := c.get("state-dir"); ok {
+		c.stateDir = w.last()
+	}
+	return nil
+}
+
+// flagsOf makes the flags of a verb, anew for each run.
+func flagsOf(v verb) (out []*flag) {
+	if v.vips {
+		out = append(out, &flag{name: "vip", list: true, usage: "the VIP, an IPv4 address; repeatable, or a comma list"})
+	}
+	if v.options {
+		for _, o := range vipOptions {
+			out = append(out, o.flag())
+		}
+	}
+	if v.name != "version" {
+		out = append(out, &flag{name: "config", usage: "config `FILE` (default: /etc/rsagent/rsagent.yaml if it exists)"},
+			&flag{name: "state-dir", usage: "`DIR` of journal and lock (default: /run/rsagent)"})
+	}
+	if v.changes {
+		out = append(out, &flag{name: "dry-run", truth: true, usage: "change nothing; print the commands that would do the same"})
+	}
+	return append(out, &flag{name: "output", alias: "o", usage: "`FORM` of output, text or json (default: text)"},
+		&flag{name: "timeout", usage: "`LIMIT` of waiting for the lock and of the run (default: 30s)"},
+		&flag{name: "verbose", truth: true, usage: "say on stderr how long it took, and where the journal is"})
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"rsagent/realserver"
+)
+
+// A report is what a verb tells, in the form that JSON output has.
+type report struct {
+	Version  int                  `json:"version"`
+	Verb     string               `json:"verb"`
+	State    realserver.State     `json:"state"`
+	Changed  bool                 `json:"changed"`
+	VIPs     []vip                `json:"vips"`
+	Changes  []change             `json:"changes"`
+	Guards   []realserver.Silence `json:"guards,omitzero"`  // status only
+	Tunnels  []realserver.Arrival `json:"tunnels,omitzero"` // status only
+	Findings []realserver.Finding `json:"findings"`
+	Error    *failure             `json:"error"`
+
+	code int
+	err  error
+}
+
+type vip struct {
+	Address string           `json:"address"`
+	Mode    realserver.Mode  `json:"mode"`
+	Device  string           `json:"device"`
+	State   realserver.State `json:"state"`
+}
+
+type change struct {
+	Stage   string `json:"stage"`
+	Item    string `json:"item"`
+	From    string `json:"from"` // "" is absent, as in To
+	To      string `json:"to"`
+	Why     string `json:"why"`
+	Outcome string `json:"outcome"` // done, failed, would
+
+	command string
+}
+
+type failure struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+func (c *call) report(err error) *report {
+	return &report{Version: 1, Verb: c.verb, State: realserver.Unknown,
+		VIPs: []vip{}, Changes: []change{}, Findings: []realserver.Finding{}, err: c.hint(err), code: exitCode(err)}
+}
+
+// reportChange tells what a verb did, or with --dry-run would do. r is nil where it did not get to
+// look at the host.
+func (c *call) reportChange(r *realserver.Result, s realserver.State, err error) *report {
+	out := c.report(err)
+	out.State = s
+	if r == nil {
+		return out
+	}
+	out.vips(r.States())
+	out.Findings = append(out.Findings, r.Findings...)
+	done := r.Changes
+	if c.dryRun {
+		done = r.Pending
+	}
+	out.changes(done, c.dryRun)
+	for _, x := range out.Changes {
+		out.Changed = out.Changed || x.Outcome != "failed"
+	}
+	return out
+}
+
+func (c *call) reportStatus(s *realserver.Status, err error) *report {
+	out := c.report(err)
+	out.Guards, out.Tunnels = []realserver.Silence{}, []realserver.Arrival{}
+	if s != nil {
+		out.State, out.Guards, out.Tunnels = s.State, s.Guards, s.Tunnels
+		out.vips(s.VIPs)
+		out.changes(s.Drift, true)
+		out.Findings = append(out.Findings, s.Findings...)
+	}
+	out.code = statusCodes[out.State]
+	return out
+}
+
+func (r *report) vips(states []realserver.VIPState) {
+	for _, v := range states {
+		r.VIPs = append(r.VIPs, vip{v.Addr.String(), v.Mode, v.On(), v.State})
+	}
+}
+
+// changes leaves out what was not tried, because something before it failed.
+func (r *report) changes(list []realserver.Change, would bool) {
+	for _, x := range list {
+		if would {
+			x.Outcome = "would"
+		}
+		if x.Outcome != "skipped" {
+			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, x.Item.Command(x.To)})
+		}
+	}
+}
+
+// deliver writes a report, the error on stderr too, and returns the exit code.
+func (c *call) deliver(r *report, began time.Time) int {
+	if r.err != nil {
+		r.Error = &failure{r.code, oneLine(r.err)}
+	}
+	var b bytes.Buffer
+	if c.json {
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(r); err != nil {
+			c.env.complain(err)
+			return exitFailed
+		}
+	} else {
+		c.text(&b, r)
+	}
+	code := r.code
+	if _, err := c.env.stdout.Write(b.Bytes()); err != nil {
+		c.env.complain(fmt.Errorf("write to stdout: %w", err))
+		if code == exitDone {
+			code = exitFailed
+		}
+	}
+	if r.err != nil {
+		c.env.complain(r.err)
+	}
+	if c.verbose {
+		agent := realserver.Agent{StateDir: c.stateDir}
+		if path, err := agent.JournalPath(); err == nil {
+			fmt.Fprintf(c.env.stderr, "rsagent: %s took %s; journal %s\n", c.verb, time.Since(began).Round(10*time.Microsecond), path)
+		}
+	}
+	return code
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// A usageError is what someone wrote and cannot be. Where there is one, nothing was touched.
+type usageError struct{ error }
+
+func misuse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run is the whole command. The exit code is the verb's, but for 2: what was asked was not
+// understood, which one line on stderr says, and stdout stays empty.
+func run(ctx context.Context, e env, args []string) int {
+	switch {
+	case len(args) > 0 && args[0] == "help":
+		args = append(slices.Clone(args[1:]), "--help")
+	case len(args) > 0 && args[0] == "--version":
+		args = append([]string{"version"}, args[1:]...)
+	}
+	var help bytes.Buffer
+	code := exitDone
+	app := &cli.App{
+		Name: "rsagent", HelpName: "rsagent", Usage: "prepare a host to be a real server behind an LVS director",
+		UsageText: "rsagent VERB [flags]", Writer: &help, ErrWriter: &help,
+		HideVersion: true, HideHelpCommand: true,
+		ExitErrHandler: func(*cli.Context, error) {},
+		OnUsageError:   onUsageError,
+		Action: func(c *cli.Context) error {
+			if c.NArg() == 0 {
+				return misuse("no verb given; it is one of %s", verbNames())
+			}
+			return misuse("unknown verb %q; it is one of %s", c.Args().First(), verbNames())
+		},
+	}
+	for _, v := range verbs {
+		app.Commands = append(app.Commands, v.command(e, &code))
+	}
+	if err := app.RunContext(ctx, append([]string{"rsagent"}, args...)); err != nil {
+		e.complain(err)
+		return exitUsage
+	}
+	if _, err := e.stdout.Write(help.Bytes()); err != nil {
+		e.complain(fmt.Errorf("write to stdout: %w", err))
+		return exitFailed
+	}
+	return code
+}
+
+func onUsageError(_ *cli.Context, err error, _ bool) error {
+	return misuse("%s", strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag --", 1))
+}
+
+// complain writes an error as one line.
+func (e env) complain(err error) { fmt.Fprintf(e.stderr, "rsagent: %s\n", clean(oneLine(err))) }
+
+// oneLine joins the lines of an error, each once.
+func oneLine(err error) string {
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+// command is a verb as the library knows it. What the action returns is misuse; all else is the code.
+func (v verb) command(e env, code *int) *cli.Command {
+	flags := flagsOf(v)
+	c := &cli.Command{
+		Name: v.name, Usage: v.usage, Description: v.more, UsageText: "rsagent " + v.name + " [flags]",
+		HideHelpCommand: true, OnUsageError: onUsageError,
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 0 {
+				return misuse("%s takes no arguments, and %q is one (flags begin with --)", v.name, c.Args().First())
+			}
+			call, err := newCall(c.Context, e, v, flags)
+			if err != nil {
+				return err
+			}
+			*code, err = v.run(call)
+			return err
+		},
+	}
+	for _, f := range flags {
+		c.Flags = append(c.Flags, f.cli())
+	}
+	return c
+}
+
+func verbNames() string {
+	var names []string
+	for _, v := range verbs {
+		names = append(names, v.name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"rsagent/realserver"
+)
+
+// clean makes what came from elsewhere, an interface's name, say, unable to steer a terminal.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// A page is text for people, in columns.
+type page struct {
+	tabs   *tabwriter.Writer
+	colour bool
+}
+
+func (p *page) row(cells ...string) {
+	for i, c := range cells {
+		cells[i] = clean(c)
+	}
+	fmt.Fprintln(p.tabs, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}
+
+// line ends a run of columns.
+func (p *page) line(colour, head, rest string) {
+	p.tabs.Flush()
+	head, rest = clean(head), clean(rest)
+	if p.colour {
+		head = colour + head + "\x1b[0m"
+	}
+	fmt.Fprintln(p.tabs, head+rest)
+	p.tabs.Flush()
+}
+
+const green, yellow, red = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+
+var stateColours = map[realserver.State]string{
+	realserver.Up: green, realserver.Drifted: red, realserver.Down: yellow, realserver.Unknown: red,
+}
+
+// text writes a report for people: nothing about what is as it was.
+func (c *call) text(w io.Writer, r *report) {
+	p := &page{tabs: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), colour: c.env.terminal}
+	if s, _ := c.env.lookup("NO_COLOR"); s != "" {
+		p.colour = false
+	}
+	switch {
+	case c.verb == "status":
+		p.status(r)
+	case c.dryRun:
+		c.commands(w, r)
+		return
+	default:
+		for _, x := range r.Changes {
+			stage := x.Stage
+			if x.Outcome == "failed" {
+				stage = "FAILED " + stage
+			}
+			p.row(stage, x.Item, absent(x.From)+" -> "+absent(x.To), x.Why)
+		}
+		p.findings(r)
+		if r.err == nil {
+			p.line(stateColours[r.State], string(r.State), ": "+summary(r))
+		}
+	}
+	p.tabs.Flush()
+}
+
+func absent(s string) string {
+	if s == "" {
+		return "absent"
+	}
+	return s
+}
+
+func summary(r *report) string {
+	if !r.Changed {
+		return "nothing to do"
+	}
+	return fmt.Sprintf("%s, %s", count(len(r.VIPs), "VIP"), count(len(r.Changes), "change"))
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+func (p *page) findings(r *report) {
+	for _, f := range r.Findings {
+		colour := map[realserver.Level]string{realserver.Error: red, realserver.Warning: yellow}[f.Level]
+		rest := ": " + f.Message
+		if f.Cure != "" {
+			rest += " (cure: " + f.Cure + ")"
+		}
+		p.line(colour, string(f.Level), rest)
+	}
+}
+
+// status tells of the VIPs, of what they rest on, and of what is not as it should be.
+func (p *page) status(r *report) {
+	if r.State == realserver.Unknown {
+		p.line(red, string(r.State), "")
+		return
+	}
+	what := ""
+	if len(r.VIPs) == 0 {
+		what = ": nothing is managed"
+	}
+	p.line(stateColours[r.State], string(r.State), what)
+	for _, v := range r.VIPs {
+		p.row("VIP", v.Address, string(v.Mode)+" on "+v.Device, string(v.State))
+	}
+	if len(r.VIPs) > 0 {
+		for _, g := range r.Guards {
+			verdict := "silent"
+			if !g.Good {
+				verdict = "not silent"
+			}
+			p.row("guard", g.Interface, fmt.Sprintf("arp_ignore %d, arp_announce %d", g.ARPIgnore, g.ARPAnnounce), verdict)
+		}
+	}
+	for _, t := range r.Tunnels {
+		p.row("tunnel", t.Device, fmt.Sprintf("%s, rp_filter %d", t.Tunnel, t.RPFilter), fmt.Sprintf("%s, %s received", t.State, count(int(t.Received), "packet")))
+	}
+	p.tabs.Flush()
+	for _, x := range r.Changes {
+		p.line(red, "drift", fmt.Sprintf(": %s is %s, should be %s: %s", x.Item, absent(x.From), absent(x.To), x.Why))
+	}
+	p.findings(r)
+}
+
+// commands shows what a verb would do as a script: findings are comments in it.
+func (c *call) commands(w io.Writer, r *report) {
+	width := 0
+	for _, x := range r.Changes {
+		width = max(width, len(clean(x.command)))
+	}
+	var b bytes.Buffer
+	for _, x := range r.Changes {
+		fmt.Fprintf(&b, "%-*s  # %s\n", width, clean(x.command), clean(x.Why))
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "# %s: %s\n", f.Level, clean(f.Message))
+	}
+	if len(r.Changes) == 0 && r.err == nil {
+		fmt.Fprintf(&b, "# %s: nothing to do\n", r.State)
+	}
+	w.Write(b.Bytes())
+}

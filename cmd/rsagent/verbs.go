@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"rsagent/realserver"
+)
+
+// A verb is one row of the command's table. run returns the exit code; an error of it is misuse.
+type verb struct {
+	name, usage, more string
+	vips              bool // takes --vip
+	options           bool // takes the options of a VIP
+	changes           bool // changes the host
+	run               func(*call) (int, error)
+}
+
+// The table is filled in by init: help, which its verbs can fail with, lists it.
+var verbs []verb
+
+func init() {
+	verbs = []verb{
+		{name: "start", usage: "add VIPs, silence ARP for them, and bind them", vips: true, options: true, changes: true, run: (*call).start,
+			more: "Adds the VIPs given, else those of the config file; all or nothing.\nA VIP that is managed already takes the options given."},
+		{name: "stop", usage: "take VIPs out, and put back what start changed", vips: true, changes: true, run: (*call).stop,
+			more: "Takes out the VIPs given, managed or not; with --config those that came from a config file or stand in\nthis one; with neither all that are managed."},
+		{name: "restart", usage: "mend what is managed; start if nothing is", vips: true, options: true, changes: true, run: (*call).restart,
+			more: "VIPs and options given count only where nothing is managed."},
+		{name: "reload", usage: "take over the config file; start if nothing is managed", vips: true, options: true, changes: true, run: (*call).reload,
+			more: "Makes the VIPs that came from the config file equal to it; others stay.\nVIPs given count only where nothing is managed."},
+		{name: "status", usage: "compare the host with what is managed; changes nothing", vips: true, run: (*call).status,
+			more: "Exit code 0: up. 1: drifted. 3: down. 4: cannot tell."},
+		{name: "version", usage: "show version, commit and Go version", run: (*call).version},
+	}
+}
+
+func (c *call) start() (int, error) {
+	f, err := c.config()
+	if err != nil {
+		return 0, err
+	}
+	vips, err := c.asked(f)
+	if err != nil {
+		return 0, err
+	}
+	return c.change(startEdit(vips), vips == nil || len(vips) == 0), nil
+}
+
+func startEdit(vips []realserver.VIP) realserver.Edit {
+	if len(vips) == 0 {
+		return realserver.Keep
+	}
+	return realserver.Add(vips...)
+}
+
+func (c *call) restart() (int, error) {
+	f, err := c.config()
+	if err != nil {
+		return 0, err
+	}
+	vips, err := c.asked(f)
+	if err != nil {
+		return 0, err
+	}
+	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), len(vips) == 0), nil
+}
+
+func (c *call) reload() (int, error) {
+	f, err := c.config()
+	if err != nil {
+		return 0, err
+	}
+	vips, err := c.asked(f)
+	if err != nil {
+		return 0, err
+	}
+	configured, err := f.vips(c.flags, c.vars)
+	if err != nil {
+		return 0, err
+	}
+	replace := realserver.Replace(realserver.Config, configured...)
+	if !f.exists { // nothing to take over; a file that is gone must not stop the service
+		replace = realserver.Keep
+	}
+	return c.change(realserver.Or(replace, startEdit(vips)), len(vips) == 0), nil
+}
+
+func (c *call) stop() (int, error) {
+	_, vipFlag := c.flags["vip"]
+	_, configFlag := c.flags["config"]
+	if vipFlag && configFlag {
+		return 0, misuse("stop takes --vip or --config, not both")
+	}
+	addrs, err := c.addresses()
+	if err != nil {
+		return 0, err
+	}
+	if _, named := c.get("config"); named && (len(addrs) == 0 || configFlag) {
+		f, err := c.config()
+		if err == nil {
+			_, err = f.vips()
+		}
+		if err != nil {
+			return 0, err
+		}
+		var given []netip.Addr
+		for _, e := range f.entries {
+			given = append(given, e.addr)
+		}
+		return c.change(realserver.Replace(realserver.Config), false, given...), nil
+	}
+	if len(addrs) == 0 {
+		return c.change(realserver.DropAll, false), nil
+	}
+	return c.change(realserver.Drop(addrs...), false, addrs...), nil
+}
+
+// change carries a verb out, or says what it would do. needs says that the verb was given nothing
+// and lives on what is managed.
+func (c *call) change(edit realserver.Edit, needs bool, given ...netip.Addr) int {
+	began := time.Now()
+	r, state, err := c.carryOut(edit, given)
+	if err == nil && needs && len(r.Before) == 0 {
+		err = fmt.Errorf("%w: no --vip, no VIP in a config file, and nothing is managed", errNotConfigured)
+	}
+	return c.deliver(c.reportChange(r, state, err), began)
+}
+
+func (c *call) carryOut(edit realserver.Edit, given []netip.Addr) (*realserver.Result, realserver.State, error) {
+	if !c.dryRun && !c.env.privileged() {
+		return nil, realserver.Unknown, errNotPermitted
+	}
+	agent, closer, err := c.agent()
+	if err != nil {
+		return nil, realserver.Unknown, err
+	}
+	defer closer()
+	if c.dryRun {
+		r, err := agent.Look(edit, given...)
+		if r == nil {
+			return nil, realserver.Unknown, err
+		}
+		now, e := agent.Status()
+		if e != nil {
+			return r, realserver.Unknown, errors.Join(err, e)
+		}
+		return r, now.State, err
+	}
+	ctx, cancel := context.WithTimeoutCause(c.ctx, c.timeout, fmt.Errorf("not done within %s (--timeout)", c.timeout))
+	defer cancel()
+	r, err := agent.Converge(ctx, edit, given...)
+	if r == nil || r.Host == nil {
+		return nil, realserver.Unknown, err
+	}
+	return r, r.State(), err
+}
+
+func (c *call) agent() (*realserver.Agent, func(), error) {
+	k, closer, err := c.env.kernel()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &realserver.Agent{Kernel: k, StateDir: c.stateDir}, closer, nil
+}
+
+func (c *call) status() (int, error) {
+	began := time.Now()
+	addrs, err := c.addresses()
+	if err != nil {
+		return 0, err
+	}
+	if _, named := c.flags["config"]; named {
+		f, err := c.config()
+		if err == nil {
+			_, err = f.vips()
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	s, err := c.look(addrs)
+	return c.deliver(c.reportStatus(s, err), began), nil
+}
+
+func (c *call) look(addrs []netip.Addr) (*realserver.Status, error) {
+	agent, closer, err := c.agent()
+	if err != nil {
+		return nil, err
+	}
+	defer closer()
+	return agent.Status(addrs...)
+}
