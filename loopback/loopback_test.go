@@ -1,0 +1,157 @@
+package loopback
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rsagent/scripts/testnet"
+)
+
+func TestMain(m *testing.M) { os.Exit(testnet.Main(m)) }
+
+func TestCommand(t *testing.T) {
+	a := Addr{"lo", netip.MustParsePrefix("192.0.2.1/32")}
+	if got := a.Command("host"); got != "ip addr add 192.0.2.1/32 dev lo scope host" {
+		t.Errorf("add: %q", got)
+	}
+	if got := a.Command(""); got != "ip addr del 192.0.2.1/32 dev lo" {
+		t.Errorf("del: %q", got)
+	}
+}
+
+// many is n addresses on lo, in several subnets of a test range.
+func many(n int, scope string) (ops []Op) {
+	for i := range n {
+		ip := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+		ops = append(ops, Op{1, Addr{"lo", netip.PrefixFrom(ip, 32)}, scope})
+	}
+	return ops
+}
+
+// apply fails the test where an op failed, and lets it say which.
+func apply(t *testing.T, ops []Op) {
+	t.Helper()
+	errs, err := Apply(ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// onHost runs a test on a host of its own, with an open netlink handle.
+func onHost(t *testing.T, f func(host *testnet.Host, h *netlink.Handle)) {
+	testnet.NeedRoot(t)
+	host := testnet.NewHost(t, "lo")
+	host.Do(func() {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		f(host, h)
+	})
+}
+
+// TestApply adds and deletes more addresses than travel in one send, twice each, as `ip` sees it.
+func TestApply(t *testing.T) {
+	const n = 3*chunk + 7
+	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
+		host.Run(t, "ip", "-6", "addr", "flush", "dev", "lo") // ip lists IPv6 last
+		before := host.Addrs(t, "lo")
+		for range 2 { // what is there already is no failure
+			apply(t, many(n, "host"))
+		}
+		held := host.Addrs(t, "lo")
+		if len(held) != len(before)+n {
+			t.Fatalf("ip shows %d addresses, want %d", len(held), len(before)+n)
+		}
+		for _, a := range held[len(before):] {
+			if a.Scope != "host" || a.PrefixLen != 32 || a.Label != "lo" {
+				t.Fatalf("ip shows %+v", a)
+			}
+		}
+		seen, err := Observe(h, map[int]string{1: "lo"})
+		if err != nil || len(seen) != len(before)+n {
+			t.Fatalf("observed %d, %v", len(seen), err)
+		}
+		for range 2 {
+			apply(t, many(n, ""))
+		}
+		if left := host.Addrs(t, "lo"); !slices.Equal(left, before) {
+			t.Errorf("ip shows %v, before %v", left, before)
+		}
+	})
+}
+
+// TestApplyFailure: one address that cannot be added fails alone, and is named, wherever in a send it
+// stands.
+func TestApplyFailure(t *testing.T) {
+	onHost(t, func(host *testnet.Host, _ *netlink.Handle) {
+		for _, bad := range []int{0, chunk - 1, chunk, 2*chunk - 1, 2 * chunk} {
+			ops := many(2*chunk+1, "global")
+			ops[bad].Index = 4711
+			errs, err := Apply(ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, err := range errs {
+				if (err != nil) != (i == bad) {
+					t.Fatalf("bad %d: op %d says %v", bad, i, err)
+				}
+			}
+			if want := ops[bad].Addr.Command("global") + ": no such device"; errs[bad].Error() != want {
+				t.Errorf("it says %q, want %q", errs[bad], want)
+			}
+			apply(t, many(2*chunk+1, ""))
+		}
+	})
+}
+
+// TestApplyIsExact: the same address with another prefix is another address.
+func TestApplyIsExact(t *testing.T) {
+	onHost(t, func(host *testnet.Host, _ *netlink.Handle) {
+		host.Run(t, "ip", "addr", "add", "192.0.2.1/24", "dev", "lo")
+		narrow := Addr{"lo", netip.MustParsePrefix("192.0.2.1/32")}
+		apply(t, []Op{{1, narrow, "host"}})
+		if got := host.Holds(t, "192.0.2.1"); len(got) != 2 {
+			t.Fatalf("held by %v", got)
+		}
+		apply(t, []Op{{1, narrow, ""}})
+		if got := fmt.Sprint(host.Holds(t, "192.0.2.1")); got != "[lo/24]" {
+			t.Errorf("held by %v", got)
+		}
+	})
+}
+
+func TestSource(t *testing.T) {
+	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
+		if a, err := Source(h); err != nil || a.IsValid() {
+			t.Errorf("without a route: %v, %v", a, err)
+		}
+		peer := testnet.NewHost(t, "peer")
+		testnet.Wire(t, host, "eth0", "192.0.2.11/24", peer, "eth0", "192.0.2.1/24")
+		host.Run(t, "ip", "addr", "add", "192.0.2.12/24", "dev", "eth0")
+		host.Run(t, "ip", "route", "add", "default", "via", "192.0.2.1")
+		if a, err := Source(h); err != nil || a.String() != "192.0.2.11" {
+			t.Errorf("with a default route: %v, %v", a, err)
+		}
+		host.Run(t, "ip", "route", "replace", "default", "via", "192.0.2.1", "src", "192.0.2.12")
+		if a, err := Source(h); err != nil || a.String() != "192.0.2.12" {
+			t.Errorf("with a source of its own: %v, %v", a, err)
+		}
+		host.Run(t, "ip", "route", "replace", "blackhole", "default")
+		if a, err := Source(h); err != nil || a.IsValid() {
+			t.Errorf("with a blackhole: %v, %v", a, err)
+		}
+	})
+}

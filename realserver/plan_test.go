@@ -1,0 +1,241 @@
+package realserver
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rsagent/loopback"
+	"rsagent/sysctl"
+)
+
+// steps writes a plan as an operator reads it: "stage: command".
+func steps(p []Change) (out []string) {
+	for _, c := range p {
+		out = append(out, c.Stage.String()+": "+c.Item.Command(c.To))
+	}
+	return out
+}
+
+func codes(finds []Finding) (out []string) {
+	for _, f := range finds {
+		out = append(out, string(f.Level)+" "+f.Code+" "+f.Subject)
+	}
+	return out
+}
+
+// a host with nothing set: lo down, eth0, no tunnel; change makes it another.
+func hostWith(change func(*fake)) *Host {
+	f := base{}.kernel()
+	if change != nil {
+		change(f)
+	}
+	return &f.host
+}
+
+func (f *fake) link(l sysctl.Interface) {
+	f.host.Links = append(f.host.Links, l)
+	for _, k := range knobs {
+		f.set(l.Name, k, 0)
+	}
+}
+
+func addr(s, dev string) loopback.Addr {
+	return loopback.Addr{Device: dev, Prefix: netip.MustParsePrefix(s)}
+}
+
+func TestPlan(t *testing.T) {
+	guardAll := []string{
+		"guard: sysctl -w net.ipv4.conf.all.arp_ignore=1",
+		"guard: sysctl -w net.ipv4.conf.all.arp_announce=2",
+	}
+	lo := []string{
+		"guard: sysctl -w net.ipv4.conf.lo.arp_ignore=1",
+		"guard: sysctl -w net.ipv4.conf.lo.arp_announce=2",
+	}
+	for _, c := range []struct {
+		name string
+		set  Set
+		host *Host
+		want []string
+	}{
+		{"nothing managed", nil, hostWith(nil), nil},
+		{"DR", Set{vipA}, hostWith(nil), slices.Concat(guardAll, lo, []string{
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
+		{"TUN, foretold from default", Set{vipB}, hostWith(func(f *fake) { f.set("default", "rp_filter", 1) }), slices.Concat(
+			[]string{"create: modprobe ipip"}, guardAll, lo, []string{
+				"guard: sysctl -w net.ipv4.conf.tunl0.rp_filter=2", "guard: ip link set tunl0 up",
+				"bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
+		{"TUN, nothing to open", Set{vipB}, hostWith(func(f *fake) { f.addDevice("tunl0") }), slices.Concat(guardAll, lo,
+			[]string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
+		{"the module is there, the device is not", Set{vipB}, hostWith(func(f *fake) { f.host.Modules["ipip"] = true }), slices.Concat(
+			[]string{"create: ip link add tunl0 type ipip"}, guardAll, lo,
+			[]string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
+		{"arp_ignore 3 on eth0 serves scope host", Set{vipA}, hostWith(func(f *fake) { f.set("eth0", "arp_ignore", 3) }), slices.Concat(guardAll, lo, []string{
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
+		{"arp_ignore 3 on eth0 leaks scope global", Set{vipC}, hostWith(func(f *fake) { f.set("eth0", "arp_ignore", 3) }), []string{
+			guardAll[0], "guard: sysctl -w net.ipv4.conf.eth0.arp_ignore=1", guardAll[1], lo[0], lo[1],
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.3/32 dev lo scope global"}},
+		{"no guard asked for", Set{with(vipA, func(v *VIP) { v.Guard = GuardNone })}, hostWith(nil), []string{
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
+		{"an interface's guard", Set{vipAeth}, hostWith(nil), []string{
+			"guard: sysctl -w net.ipv4.conf.eth0.arp_ignore=1", "guard: sysctl -w net.ipv4.conf.eth0.arp_announce=2",
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
+		{"a bridge's port: the bridge counts", Set{vipAeth}, hostWith(func(f *fake) {
+			f.link(sysctl.Interface{Name: "br0", Index: 3, Kind: "bridge", ARP: true})
+			f.host.Links[1].Master, f.host.Links[1].Port = 3, "bridge"
+		}), []string{
+			"guard: sysctl -w net.ipv4.conf.br0.arp_ignore=1", "guard: sysctl -w net.ipv4.conf.br0.arp_announce=2",
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
+		{"a wide VIP: the narrow one first", Set{vipA}, hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/24", "lo"), "global") }), slices.Concat(guardAll, lo, []string{
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
+		{"a dummy to hold it", Set{with(vipA, func(v *VIP) { v.Device = "dummy0" })}, hostWith(func(f *fake) {
+			f.link(sysctl.Interface{Name: "dummy0", Index: 3, Kind: "dummy"})
+		}), slices.Concat(guardAll, lo, []string{"guard: ip link set dummy0 up", "bind: ip addr add 192.0.2.1/32 dev dummy0 scope host"})},
+	} {
+		p, finds := plan(&Journal{VIPs: c.set}, c.host)
+		if d := cmp.Diff(c.want, steps(p)); d != "" {
+			t.Errorf("%s: %s", c.name, d)
+		}
+		if err := refusal(finds); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for _, change := range p {
+			if change.Why == "" {
+				t.Errorf("%s: %s has no reason", c.name, change.Item)
+			}
+		}
+	}
+}
+
+// TestPlanSecondLook: what a look shows after the narrow VIP is there.
+func TestPlanSecondLook(t *testing.T) {
+	h := hostWith(func(f *fake) {
+		f.set("all", "arp_ignore", 1)
+		f.set("all", "arp_announce", 2)
+		f.host.Links[0].Up = true
+		f.addAddr(addr("192.0.2.1/24", "lo"), "global")
+		f.addAddr(neighbour, "global")
+		f.addAddr(addr("192.0.2.1/32", "lo"), "host")
+	})
+	p, _ := plan(&Journal{VIPs: Set{vipA}}, h)
+	want := []string{"bind: sysctl -w net.ipv4.conf.lo.promote_secondaries=1", "bind: ip addr del 192.0.2.1/24 dev lo"}
+	if d := cmp.Diff(want, steps(p)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestFindings(t *testing.T) {
+	guarded := func(f *fake) {
+		f.set("all", "arp_ignore", 1)
+		f.set("all", "arp_announce", 2)
+		f.host.Links[0].Up = true
+	}
+	for _, c := range []struct {
+		name string
+		set  Set
+		host *Host
+		want []string
+	}{
+		{"all well", Set{vipA}, hostWith(guarded), nil},
+		{"keepalived's master", Set{vipA}, hostWith(func(f *fake) { guarded(f); f.addAddr(addr("192.0.2.1/32", "eth0"), "global") }),
+			[]string{"warning vip-on-nic eth0"}},
+		{"the tunnel's name is taken", Set{vipB}, hostWith(func(f *fake) { guarded(f); f.link(sysctl.Interface{Name: "tunl0", Index: 9, Kind: "veth"}) }),
+			[]string{"error device-kind tunl0"}},
+		{"no such device", Set{with(vipA, func(v *VIP) { v.Device = "dummy7" })}, hostWith(guarded), []string{"error no-device dummy7"}},
+		{"a device that speaks", Set{with(vipA, func(v *VIP) { v.Device = "eth0" })}, hostWith(guarded), []string{"error device-kind eth0"}},
+		{"no such interface", Set{with(vipAeth, func(v *VIP) { v.Interfaces = []string{"eth7"} })}, hostWith(guarded), []string{"error no-interface eth7"}},
+		{"an interface without ARP", Set{with(vipAeth, func(v *VIP) { v.Interfaces = []string{"tun7"} })}, hostWith(func(f *fake) {
+			guarded(f)
+			f.link(sysctl.Interface{Name: "tun7", Index: 7})
+		}), []string{"error no-arp tun7"}},
+		{"an interface left uncovered", Set{vipAeth}, hostWith(func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true}) }),
+			[]string{"warning uncovered eth1", "warning uncovered eth1"}},
+		{"VIP on lo, bare tunnel, all strict", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 1) }), []string{"error rp-filter tunl0"}},
+		{"VIP on lo, bare tunnel, all loose", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 2) }), []string{"error rp-filter tunl0"}},
+		{"VIP on lo, a tunnel with an address", Set{vipBlo}, hostWith(func(f *fake) {
+			guarded(f)
+			f.set("all", "rp_filter", 2)
+			f.addDevice("tunl0")
+			f.addAddr(addr("203.0.113.9/32", "tunl0"), "global")
+		}), nil},
+	} {
+		_, finds := plan(&Journal{VIPs: c.set}, c.host)
+		if d := cmp.Diff(c.want, codes(finds)); d != "" {
+			t.Errorf("%s: %s", c.name, d)
+		}
+	}
+}
+
+// TestBareTunnel: a VIP on lo behind a tunnel without an address, whose own rp_filter is loose, drifts
+// and says why (seen at katran 28 and keepalived 620).
+func TestBareTunnel(t *testing.T) {
+	h := hostWith(func(f *fake) {
+		f.set("all", "arp_ignore", 1)
+		f.set("all", "arp_announce", 2)
+		f.host.Links[0].Up = true
+		f.addDevice("tunl0")
+		f.host.link("tunl0").Up = true
+		f.set("tunl0", "rp_filter", 2)
+		f.addAddr(addr("192.0.2.2/32", "lo"), "host")
+	})
+	p, _ := plan(&Journal{VIPs: Set{vipBlo}}, h)
+	if len(p) != 1 || p[0].Item != (sysctl.Key{Iface: "tunl0", Knob: "rp_filter"}) || p[0].To != "0" || !strings.Contains(p[0].Why, "no IPv4 address") {
+		t.Errorf("the plan is %+v", p)
+	}
+}
+
+func TestOwnAddresses(t *testing.T) {
+	own := VIP{Addr: netip.MustParseAddr("198.51.100.11")}
+	second := with(own, func(v *VIP) { v.Addr = netip.MustParseAddr("198.51.100.12") })
+	h := hostWith(func(f *fake) { f.host.Source = own.Addr })
+	two := hostWith(func(f *fake) { f.host.Source = own.Addr; f.addAddr(addr("198.51.100.12/24", "eth0"), "global") })
+	noRoute := hostWith(nil)
+	for _, c := range []struct {
+		name    string
+		vip     VIP
+		host    *Host
+		refused bool
+	}{
+		{"the source of the default route", own, h, true},
+		{"the same, where there are two", own, two, true},
+		{"the second of two", second, two, false},
+		{"the only one, no default route", own, noRoute, true},
+		{"allowed", with(own, func(v *VIP) { v.AllowDirector = true }), h, false},
+		{"a VIP", vipA, h, false},
+	} {
+		if got := len(ownAddresses(Set{c.vip}, c.host)) > 0; got != c.refused {
+			t.Errorf("%s: refused is %t", c.name, got)
+		}
+	}
+}
+
+// TestPutBack: what start changed goes back, but not over what someone else has set since, and not
+// under what someone else has put there.
+func TestPutBack(t *testing.T) {
+	key := sysctl.Key{Iface: "all", Knob: "arp_ignore"}
+	entry := Entry{Item: key, From: "0", Wrote: []string{"1"}}
+	for now, want := range map[int]string{0: "[] []", 1: "[put back: sysctl -w net.ipv4.conf.all.arp_ignore=0] []", 2: "[] [info left net.ipv4.conf.all.arp_ignore]"} {
+		p, finds := plan(&Journal{Changed: []Entry{entry}}, hostWith(func(f *fake) { f.set("all", "arp_ignore", now) }))
+		if got := fmt.Sprint(steps(p), codes(finds)); got != want {
+			t.Errorf("now %d: %s, want %s", now, got, want)
+		}
+	}
+}
+
+// TestFollow: an interface may be renamed, or replaced by another of its name.
+func TestFollow(t *testing.T) {
+	j := &Journal{Changed: []Entry{{Item: sysctl.Key{Iface: "eth0", Knob: "arp_ignore"}, IfIndex: 2, From: "0", Wrote: []string{"1"}}}}
+	j.follow(hostWith(func(f *fake) { f.host.Links[1].Name = "lan0" }))
+	if len(j.Changed) != 1 || j.Changed[0].Item != (sysctl.Key{Iface: "lan0", Knob: "arp_ignore"}) {
+		t.Errorf("renamed: %+v", j.Changed)
+	}
+	j.follow(hostWith(func(f *fake) { f.host.Links[1].Index = 7 }))
+	if len(j.Changed) != 0 {
+		t.Errorf("replaced: %+v", j.Changed)
+	}
+}
