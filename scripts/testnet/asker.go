@@ -12,6 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// grace is how long an asker listens after its last request. A reply that is
+// later is missed, which can hide a leak but not invent one.
+const grace = 100 * time.Millisecond
+
 // Asker asks for an address by ARP, again and again, as the neighbours of a
 // real server do, and notes who answers.
 type Asker struct {
@@ -55,7 +59,7 @@ func (a *Asker) open(dev string) error {
 		return err
 	}
 	a.to = unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ARP), Ifindex: iface.Index}
-	tick := unix.Timeval{Usec: 100_000} // so that the reader sees the end
+	tick := unix.Timeval{Usec: 50_000} // so that the reader sees the end
 	return errors.Join(unix.Bind(a.fd, &a.to), unix.SetsockoptTimeval(a.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tick))
 }
 
@@ -96,21 +100,21 @@ func (a *Asker) send(interval time.Duration) {
 	}
 }
 
-// read ends at the first quiet tick after the last request. An error of the
-// socket (its device went down) is told once, and the socket goes on.
+// read ends a moment after the last request: there is no last reply to wait
+// for. An error of the socket (its device went down) is told once, and the
+// socket goes on.
 func (a *Asker) read() {
 	defer close(a.got)
 	frame := make([]byte, 128)
-	for {
-		n, _, err := unix.Recvfrom(a.fd, frame, 0)
-		if err == nil {
+	var end time.Time
+	for end.IsZero() || time.Now().Before(end) {
+		if n, _, err := unix.Recvfrom(a.fd, frame, 0); err == nil {
 			a.note(frame[:n])
-			continue
 		}
 		select {
 		case <-a.sent:
-			if errors.Is(err, unix.EAGAIN) {
-				return
+			if end.IsZero() {
+				end = time.Now().Add(grace)
 			}
 		default:
 		}
