@@ -141,7 +141,7 @@ func (r *Result) States() []VIPState {
 // left.
 func (r *Result) State() State {
 	s := together(r.States())
-	if s == Up && len(r.Pending) > 0 || s == Down && len(r.Before) == 0 && len(r.VIPs) == 0 && len(r.Pending) > 0 {
+	if len(r.Pending) > 0 && (s == Up || len(r.VIPs) == 0) {
 		return Drifted
 	}
 	return s

@@ -50,17 +50,18 @@ var statusCodes = map[realserver.State]int{
 
 // hint adds the cure to an error whose cause a user can mend.
 func (c *call) hint(err error) error {
-	var path *fs.PathError
-	errors.As(err, &path)
-	ours := path != nil && strings.HasPrefix(path.Path, c.stateDir)
+	below := func(dir string) bool {
+		var path *fs.PathError
+		return errors.As(err, &path) && strings.HasPrefix(path.Path, dir)
+	}
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, fs.ErrPermission) && ours:
+	case errors.Is(err, fs.ErrPermission) && below(c.stateDir):
 		return fmt.Errorf("%w (run as root, or name a folder of your own: --state-dir)", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w (needs CAP_NET_ADMIN in this network namespace)", err)
-	case errors.Is(err, unix.EROFS) && !ours:
+	case errors.Is(err, unix.EROFS) && below("/proc/sys"):
 		return fmt.Errorf("%w (/proc/sys is mounted read-only: set the values from outside the container, or under systemd leave out ProtectKernelTunables=)", err)
 	}
 	return err

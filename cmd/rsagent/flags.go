@@ -176,7 +176,7 @@ func (c *call) common() error {
 // flagsOf makes the flags of a verb, anew for each run.
 func flagsOf(v verb) (out []*flag) {
 	if v.vips {
-		out = append(out, &flag{name: "vip", list: true, usage: "the VIP, an IPv4 address; repeatable, or a comma list"})
+		out = append(out, &flag{name: "vip", list: true, usage: "`ADDR` of a VIP; repeatable, or a comma list"})
 	}
 	if v.options {
 		for _, o := range vipOptions {
@@ -184,13 +184,13 @@ func flagsOf(v verb) (out []*flag) {
 		}
 	}
 	if v.name != "version" {
-		out = append(out, &flag{name: "config", usage: "config `FILE` (default: /etc/rsagent/rsagent.yaml if it exists)"},
-			&flag{name: "state-dir", usage: "`DIR` of journal and lock (default: /run/rsagent)"})
+		out = append(out, &flag{name: "config", usage: "read this config `FILE` (default: /etc/rsagent/rsagent.yaml if it exists)"},
+			&flag{name: "state-dir", usage: "keep journal and lock in `DIR` (default: /run/rsagent)"})
 	}
 	if v.changes {
 		out = append(out, &flag{name: "dry-run", truth: true, usage: "change nothing; print the commands that would do the same"})
 	}
-	return append(out, &flag{name: "output", alias: "o", usage: "`FORM` of output, text or json (default: text)"},
-		&flag{name: "timeout", usage: "`LIMIT` of waiting for the lock and of the run (default: 30s)"},
+	return append(out, &flag{name: "output", alias: "o", usage: "print `FORM` text or json (default: text)"},
+		&flag{name: "timeout", usage: "wait for the lock, and run, no longer than `TIME` (default: 30s)"},
 		&flag{name: "verbose", truth: true, usage: "say on stderr how long it took, and where the journal is"})
 }

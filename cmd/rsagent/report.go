@@ -54,15 +54,14 @@ func (c *call) report(err error) *report {
 		VIPs: []vip{}, Changes: []change{}, Findings: []realserver.Finding{}, err: c.hint(err), code: exitCode(err)}
 }
 
-// reportChange tells what a verb did, or with --dry-run would do. r is nil where it did not get to
-// look at the host.
-func (c *call) reportChange(r *realserver.Result, s realserver.State, err error) *report {
+// reportChange tells what a verb did, or with --dry-run would do.
+func (c *call) reportChange(r *outcome, err error) *report {
 	out := c.report(err)
-	out.State = s
 	if r == nil {
 		return out
 	}
-	out.vips(r.States())
+	out.State = r.state
+	out.vips(r.vips)
 	out.Findings = append(out.Findings, r.Findings...)
 	done := r.Changes
 	if c.dryRun {

@@ -54,9 +54,9 @@ var stateColours = map[realserver.State]string{
 // text writes a report for people: nothing about what is as it was.
 func (c *call) text(w io.Writer, r *report) {
 	p := &page{tabs: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), colour: c.env.terminal}
-	if s, _ := c.env.lookup("NO_COLOR"); s != "" {
-		p.colour = false
-	}
+	no, _ := c.env.lookup("NO_COLOR")
+	term, _ := c.env.lookup("TERM")
+	p.colour = p.colour && no == "" && term != "dumb"
 	switch {
 	case c.verb == "status":
 		p.status(r)
@@ -90,7 +90,11 @@ func summary(r *report) string {
 	if !r.Changed {
 		return "nothing to do"
 	}
-	return fmt.Sprintf("%s, %s", count(len(r.VIPs), "VIP"), count(len(r.Changes), "change"))
+	changes := count(len(r.Changes), "change")
+	if len(r.VIPs) == 0 {
+		return changes
+	}
+	return count(len(r.VIPs), "VIP") + ", " + changes
 }
 
 func count(n int, what string) string {

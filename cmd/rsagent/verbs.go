@@ -48,7 +48,7 @@ func (c *call) start() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.change(startEdit(vips), vips == nil || len(vips) == 0), nil
+	return c.change(startEdit(vips), c.lives(vips)), nil
 }
 
 func startEdit(vips []realserver.VIP) realserver.Edit {
@@ -67,7 +67,7 @@ func (c *call) restart() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), len(vips) == 0), nil
+	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), c.lives(vips)), nil
 }
 
 func (c *call) reload() (int, error) {
@@ -83,12 +83,33 @@ func (c *call) reload() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	replace := realserver.Replace(realserver.Config, configured...)
-	if !f.exists { // nothing to take over; a file that is gone must not stop the service
-		replace = realserver.Keep
+	if f.exists {
+		return c.change(realserver.Or(realserver.Replace(realserver.Config, configured...), startEdit(vips)), c.lives(vips)), nil
 	}
-	return c.change(realserver.Or(replace, startEdit(vips)), len(vips) == 0), nil
+	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), func(r *realserver.Result) error {
+		for _, v := range r.VIPs {
+			if v.Origin&realserver.Config != 0 { // a file that has gone must not end the service
+				return fmt.Errorf("%w: there is no %s to reload; what came from it stays (rsagent stop takes it out)", errNotConfigured, f.path)
+			}
+		}
+		return c.lives(vips)(r)
+	}), nil
 }
+
+// lives is the check of a verb that was given no VIPs, and so lives on what is managed.
+func (c *call) lives(given []realserver.VIP) check {
+	return func(r *realserver.Result) error {
+		if len(given) > 0 || len(r.Before) > 0 {
+			return nil
+		}
+		return fmt.Errorf("%w: no --vip, no VIP in a config file, and nothing is managed", errNotConfigured)
+	}
+}
+
+// A check finds fault with what a verb could not do although nothing failed.
+type check func(*realserver.Result) error
+
+func content(*realserver.Result) error { return nil }
 
 func (c *call) stop() (int, error) {
 	_, vipFlag := c.flags["vip"]
@@ -112,52 +133,77 @@ func (c *call) stop() (int, error) {
 		for _, e := range f.entries {
 			given = append(given, e.addr)
 		}
-		return c.change(realserver.Replace(realserver.Config), false, given...), nil
+		return c.change(realserver.Replace(realserver.Config), content, given...), nil
 	}
 	if len(addrs) == 0 {
-		return c.change(realserver.DropAll, false), nil
+		return c.change(realserver.DropAll, content), nil
 	}
-	return c.change(realserver.Drop(addrs...), false, addrs...), nil
+	return c.change(realserver.Drop(addrs...), content, addrs...), nil
 }
 
-// change carries a verb out, or says what it would do. needs says that the verb was given nothing
-// and lives on what is managed.
-func (c *call) change(edit realserver.Edit, needs bool, given ...netip.Addr) int {
+// change carries a verb out, or says what it would do.
+func (c *call) change(edit realserver.Edit, ok check, given ...netip.Addr) int {
 	began := time.Now()
-	r, state, err := c.carryOut(edit, given)
-	if err == nil && needs && len(r.Before) == 0 {
-		err = fmt.Errorf("%w: no --vip, no VIP in a config file, and nothing is managed", errNotConfigured)
+	out, err := c.carryOut(edit, given)
+	if err == nil {
+		err = ok(out.Result)
 	}
-	return c.deliver(c.reportChange(r, state, err), began)
+	return c.deliver(c.reportChange(out, err), began)
 }
 
-func (c *call) carryOut(edit realserver.Edit, given []netip.Addr) (*realserver.Result, realserver.State, error) {
+// An outcome is what a verb did, or would do, and how the VIPs fare now.
+type outcome struct {
+	*realserver.Result
+	state realserver.State
+	vips  []realserver.VIPState
+}
+
+// carryOut returns no outcome where it could not look at the host.
+func (c *call) carryOut(edit realserver.Edit, given []netip.Addr) (*outcome, error) {
 	if !c.dryRun && !c.env.privileged() {
-		return nil, realserver.Unknown, errNotPermitted
+		return nil, errNotPermitted
 	}
 	agent, closer, err := c.agent()
 	if err != nil {
-		return nil, realserver.Unknown, err
+		return nil, err
 	}
 	defer closer()
 	if c.dryRun {
-		r, err := agent.Look(edit, given...)
-		if r == nil {
-			return nil, realserver.Unknown, err
-		}
-		now, e := agent.Status()
-		if e != nil {
-			return r, realserver.Unknown, errors.Join(err, e)
-		}
-		return r, now.State, err
+		return foretell(agent, edit, given)
 	}
 	ctx, cancel := context.WithTimeoutCause(c.ctx, c.timeout, fmt.Errorf("not done within %s (--timeout)", c.timeout))
 	defer cancel()
 	r, err := agent.Converge(ctx, edit, given...)
 	if r == nil || r.Host == nil {
-		return nil, realserver.Unknown, err
+		return nil, err
 	}
-	return r, r.State(), err
+	return &outcome{r, r.State(), r.States()}, err
+}
+
+// foretell is what a verb would do. The states are those of now.
+func foretell(agent *realserver.Agent, edit realserver.Edit, given []netip.Addr) (*outcome, error) {
+	now, err := agent.Status()
+	if err != nil {
+		return nil, err
+	}
+	r, err := agent.Look(edit, given...)
+	if r == nil {
+		return nil, err
+	}
+	if errors.Is(err, realserver.ErrRefused) { // it would still take away
+		r.Pending = slices.DeleteFunc(r.Pending, func(c realserver.Change) bool {
+			return c.Stage != realserver.Withdraw && c.Stage != realserver.PutBack
+		})
+	}
+	out := &outcome{r, now.State, r.States()}
+	for i, v := range out.vips {
+		for _, w := range now.VIPs {
+			if v.Addr == w.Addr {
+				out.vips[i].State = w.State
+			}
+		}
+	}
+	return out, err
 }
 
 func (c *call) agent() (*realserver.Agent, func(), error) {

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// Each option by itself is taken from the strongest source that has it.
+func TestPrecedence(t *testing.T) {
+	for _, test := range []struct {
+		name, file, vars, args string
+		want                   []string // the VIPs managed then, but for options at their default
+	}{
+		{"default", "", "", "start --vip 10.0.0.1", []string{"10.0.0.1 dr host all flag"}},
+		{"file", "vips: [10.0.0.1]", "", "start", []string{"10.0.0.1 dr host all config"}},
+		{"file's defaults for its VIPs", "mode: tun\nvips: [10.0.0.1, {address: 10.0.0.2, mode: dr}]", "", "start",
+			[]string{"10.0.0.1 tun host all config", "10.0.0.2 dr host all config"}},
+		{"file's defaults for VIPs given", "scope: global\nvips: [10.0.0.1]", "", "start --vip 10.0.0.9", []string{"10.0.0.9 dr global all flag"}},
+		{"file's entry for a VIP given", "vips: [{address: 10.0.0.9, scope: global}]", "", "start --vip 10.0.0.9", []string{"10.0.0.9 dr global all flag"}},
+		{"flag over file, for all VIPs", "mode: tun\nvips: [10.0.0.1, {address: 10.0.0.2, scope: global}]", "", "start --scope host --mode dr",
+			[]string{"10.0.0.1 dr host all config", "10.0.0.2 dr host all config"}},
+		{"variable over file", "vips: [{address: 10.0.0.2, scope: global}]", "RSAGENT_SCOPE=host", "start", []string{"10.0.0.2 dr host all config"}},
+		{"flag over variable", "", "RSAGENT_SCOPE=global RSAGENT_MODE=tun", "start --vip 10.0.0.1 --scope host", []string{"10.0.0.1 tun host all flag"}},
+		{"empty variable", "", "RSAGENT_SCOPE= RSAGENT_VIP=", "start --vip 10.0.0.1", []string{"10.0.0.1 dr host all flag"}},
+		{"VIPs of a variable", "vips: [10.0.0.9]", "RSAGENT_VIP=10.0.0.2,10.0.0.1", "start", []string{"10.0.0.1 dr host all flag", "10.0.0.2 dr host all flag"}},
+		{"VIPs of a flag over a variable's", "", "RSAGENT_VIP=10.0.0.2", "start --vip 10.0.0.1", []string{"10.0.0.1 dr host all flag"}},
+		{"one VIP twice", "", "", "start --vip 10.0.0.1,10.0.0.1/32 --vip 10.0.0.1", []string{"10.0.0.1 dr host all flag"}},
+		{"one entry twice", "vips: [10.0.0.1, {address: 10.0.0.1, mode: dr}]", "", "start", []string{"10.0.0.1 dr host all config"}},
+		{"file's tunnel, meant for mode tun", "mode: tun\ntunnel: ipip\nrp-filter: loose\nvips: [10.0.0.1, {address: 10.0.0.2, mode: dr}]", "", "start",
+			[]string{"10.0.0.1 tun ipip host all loose config", "10.0.0.2 dr host all config"}},
+		{"file's interface, meant for its guard", "arp-guard: interface\ninterface: [eth0]\nvips: [10.0.0.1]", "", "start --arp-guard all",
+			[]string{"10.0.0.1 dr host all config"}},
+		{"interfaces", "", "", "start --vip 10.0.0.1 --arp-guard interface --interface eth0,eth0 --interface eth0",
+			[]string{"10.0.0.1 dr host interface [eth0] flag"}},
+		{"all options", "", "RSAGENT_ALLOW_DIRECTOR=1", "start --vip 10.0.0.1 --mode tun --tunnel ipip --device tunl0 --scope global --arp-guard none --rp-filter loose",
+			[]string{"10.0.0.1 tun tunl0 ipip global none loose director flag"}},
+		{"truth denied", "allow-director: true", "", "start --vip 10.0.0.1 --allow-director=false", []string{"10.0.0.1 dr host all flag"}},
+		{"truth of a file", "allow-director: true", "", "start --vip 10.0.0.11", []string{"10.0.0.11 dr host all director flag"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			if test.file != "" {
+				w.write(test.file)
+			}
+			for _, s := range strings.Fields(test.vars) {
+				name, value, _ := strings.Cut(s, "=")
+				w.vars[name] = value
+			}
+			w.must(0, strings.Fields(test.args)...)
+			if got, want := strings.Join(w.set(), "\n"), strings.Join(test.want, "\n"); got != want {
+				t.Errorf("managed:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// set is the managed set in short.
+func (w *world) set() (out []string) {
+	for _, v := range w.managed() {
+		words := []string{v.Addr.String(), string(v.Mode), v.Device, v.Tunnel, v.Scope, v.Guard}
+		if len(v.Interfaces) > 0 {
+			words = append(words, "["+strings.Join(v.Interfaces, " ")+"]")
+		}
+		if words = append(words, v.RPFilter); v.AllowDirector {
+			words = append(words, "director")
+		}
+		out = append(out, strings.Join(strings.Fields(strings.Join(append(words, v.Origin.String()), " ")), " "))
+	}
+	return out
+}
+
+// Verbs edit the managed set. Each step is a call, its exit code, and the addresses managed then.
+func TestVerbs(t *testing.T) {
+	type step struct {
+		args string
+		code int
+		want string
+	}
+	const file = "vips: [10.0.0.1, 10.0.0.2]"
+	for _, test := range []struct {
+		name, file string
+		steps      []step
+	}{
+		{"nothing is configured", "", []step{{"start", 6, ""}, {"restart", 6, ""}, {"reload", 6, ""}, {"stop", 0, ""}, {"status", 3, ""}, {"start --dry-run", 6, ""}}},
+		{"defaults alone configure nothing", "mode: dr", []step{{"start", 6, ""}}},
+		{"start adds", file, []step{{"start --vip 10.0.0.9", 0, "9f"}, {"start", 0, "1c 2c 9f"}, {"start --vip 10.0.0.1", 0, "1cf 2c 9f"}}},
+		{"start given nothing keeps", "", []step{{"start --vip 10.0.0.9", 0, "9f"}, {"start", 0, "9f"}}},
+		{"stop VIP", file, []step{{"start", 0, "1c 2c"}, {"stop --vip 10.0.0.1", 0, "2c"}, {"stop", 0, ""}, {"stop --vip 10.0.0.7", 0, ""}}},
+		{"stop config", file, []step{{"start", 0, "1c 2c"}, {"start --vip 10.0.0.9,10.0.0.2", 0, "1c 2cf 9f"}, {"stop --config FILE", 0, "2f 9f"}, {"stop", 0, ""}}},
+		{"restart keeps", file, []step{{"restart", 0, "1c 2c"}, {"stop --vip 10.0.0.1", 0, "2c"}, {"restart", 0, "2c"}, {"restart --vip 10.0.0.9", 0, "2c"}}},
+		{"restart starts", file, []step{{"restart --vip 10.0.0.9", 0, "9f"}, {"stop", 0, ""}, {"restart", 0, "1c 2c"}}},
+		{"reload takes over", file, []step{{"reload", 0, "1c 2c"}, {"start --vip 10.0.0.2,10.0.0.9", 0, "1c 2cf 9f"}, {"FILE vips: [10.0.0.3]", 0, ""}, {"reload", 0, "2f 3c 9f"}, {"FILE vips: []", 0, ""}, {"reload", 0, "2f 9f"}}},
+		{"reload without its file", file, []step{{"reload", 0, "1c 2c"}, {"FILE", 0, ""}, {"reload", 6, "1c 2c"}, {"restart", 0, "1c 2c"}}},
+		{"reload without a file", "", []step{{"start --vip 10.0.0.9", 0, "9f"}, {"reload", 0, "9f"}}},
+		{"own address", "", []step{{"start --vip 10.0.0.11", 6, ""}, {"start --vip 10.0.0.11 --allow-director", 0, "11f"}}},
+		{"dry run", file, []step{{"start --dry-run", 0, ""}, {"start", 0, "1c 2c"}, {"stop --dry-run", 0, "1c 2c"}}},
+		{"status", file, []step{{"start", 0, "1c 2c"}, {"status", 0, "1c 2c"}, {"status --vip 10.0.0.1", 0, "1c 2c"}, {"status --vip 10.0.0.9", 3, "1c 2c"},
+			{"status --vip 10.0.0.1,10.0.0.9", 1, "1c 2c"}, {"stop", 0, ""}, {"status --vip 10.0.0.1", 3, ""}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			if test.file != "" {
+				w.write(test.file)
+			}
+			for _, s := range test.steps {
+				if text, ok := strings.CutPrefix(s.args, "FILE"); ok {
+					if w.write(text); text == "" {
+						w.config += ".absent"
+					}
+					continue
+				}
+				w.must(s.code, strings.Fields(strings.ReplaceAll(s.args, "FILE", w.config))...)
+				var got []string
+				for _, v := range w.managed() {
+					who := map[string]string{"config": "c", "flag": "f", "config,flag": "cf"}[v.Origin.String()]
+					got = append(got, strings.TrimPrefix(v.Addr.String(), "10.0.0.")+who)
+				}
+				if strings.Join(got, " ") != s.want {
+					t.Fatalf("after %s: managed %q, want %q", s.args, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+// A VIP that rsagent does not manage is judged by where the host has it.
+func TestStatusOfAStranger(t *testing.T) {
+	for _, test := range []struct {
+		name, device, scope string
+		guard, rpFilter     int
+		code                int
+		want                string
+	}{
+		{"bound and guarded", "lo", "host", 1, 0, 0, "dr lo up"},
+		{"no guard", "lo", "host", 0, 0, 1, "dr lo drifted"},
+		{"another guard", "lo", "host", 3, 0, 0, "dr lo up"},
+		{"that guard, but scope global", "lo", "global", 3, 0, 1, "dr lo drifted"},
+		{"on a dummy", "dummy0", "global", 1, 0, 0, "dr dummy0 up"},
+		{"on the tunnel", "tunl0", "global", 1, 0, 0, "tun tunl0 up"},
+		{"on the tunnel, filtered", "tunl0", "global", 1, 1, 1, "tun tunl0 drifted"},
+		{"on a NIC", "eth0", "global", 1, 0, 3, "dr lo down"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.host.Links[2].Up = true
+			w.hold(test.device, "10.0.0.100/32", test.scope)
+			for k := range w.host.Conf {
+				switch {
+				case k.Iface == "all" && k.Knob == "arp_ignore":
+					w.host.Conf[k] = test.guard
+				case k.Iface == "all" && k.Knob == "arp_announce":
+					w.host.Conf[k] = 2
+				case k.Knob == "rp_filter":
+					w.host.Conf[k] = test.rpFilter
+				}
+			}
+			w.must(test.code, "status", "--vip", "10.0.0.100", "-o", "json")
+			var r report
+			if err := json.Unmarshal(w.out.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			if got := string(r.VIPs[0].Mode) + " " + r.VIPs[0].Device + " " + string(r.VIPs[0].State); len(r.VIPs) != 1 || got != test.want {
+				t.Errorf("%s, want %s\n%s", got, test.want, &w.out)
+			}
+			if w.changes > 0 {
+				t.Error("status changed the host")
+			}
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// What cannot be understood ends with 2 and one line on stderr, before anything is touched.
+func TestMisuse(t *testing.T) {
+	verbs := "start, stop, restart, reload, status, version"
+	for _, test := range []struct{ args, vars, want string }{
+		{"", "", "no verb given; it is one of " + verbs},
+		{"nope", "", `unknown verb "nope"; it is one of ` + verbs},
+		{"help nope", "", `unknown verb "nope"; it is one of ` + verbs},
+		{"--config F start", "", "unknown flag --config"},
+		{"start --nope", "", "unknown flag --nope"},
+		{"start --vip", "", "flag needs an argument: -vip"},
+		{"start 10.0.0.1", "", `start takes no arguments, and "10.0.0.1" is one (flags begin with --)`},
+		{"start vip", "", `start takes no arguments, and "vip" is one (flags begin with --)`},
+		{"start help", "", `start takes no arguments, and "help" is one (flags begin with --)`},
+		{"start --vip 10.0.0.1 x --mode tun", "", `start takes no arguments, and "x" is one (flags begin with --)`},
+		{"start --vip 10.0.0.1 -- --mode tun", "", `start takes no arguments, and "--mode" is one (flags begin with --)`},
+		{"version --vip 10.0.0.1", "", "unknown flag --vip"},
+		{"stop --mode tun", "", "unknown flag --mode"},
+		{"status --dry-run", "", "unknown flag --dry-run"},
+
+		{"start --vip=", "", "--vip: is empty"},
+		{"stop --vip=", "", "--vip: is empty"},
+		{"start --vip 10.0.0.1,", "", "--vip: is empty"},
+		{"start --vip 10.0.0.1/24", "", "--vip: 10.0.0.1/24: a VIP is a single address, without a prefix length (or with /32)"},
+		{"start --vip 10.0.0.1/0", "", "--vip: 10.0.0.1/0: a VIP is a single address, without a prefix length (or with /32)"},
+		{"start --vip 10.0.0.1/33", "", "--vip: 10.0.0.1/33: a VIP is a single address, without a prefix length (or with /32)"},
+		{"start --vip localhost", "", `--vip: "localhost" is not an IP address`},
+		{"start --vip 10.0.0.1,127.0.0.1", "", "--vip: 127.0.0.1 is a loopback address"},
+		{"status --vip 224.0.0.1", "", "--vip: 224.0.0.1 is a multicast address"},
+		{"stop --vip 010.0.0.1", "", `--vip: "010.0.0.1" is not an IP address`},
+		{"start", "RSAGENT_VIP=10.0.0.300", `RSAGENT_VIP: "10.0.0.300" is not an IP address`},
+		{"start", "RSAGENT_VIP=10.0.0.1,,10.0.0.2", "RSAGENT_VIP: is empty"},
+
+		{"start --vip 10.0.0.1 --mode nat", "", `--mode: "nat" is none of dr, tun`},
+		{"start --mode nat", "", `--mode: "nat" is none of dr, tun`},
+		{"restart --mode nat", "", `--mode: "nat" is none of dr, tun`},
+		{"reload --mode nat", "", `--mode: "nat" is none of dr, tun`},
+		{"start --vip 10.0.0.1 --mode=", "", "--mode: is empty"},
+		{"start --vip 10.0.0.1 --mode dr --mode tun", "", "--mode: is given twice: dr and tun"},
+		{"start --vip 10.0.0.1", "RSAGENT_MODE=nat", `RSAGENT_MODE: "nat" is none of dr, tun`},
+		{"start --vip 10.0.0.1 --scope link", "", `--scope: "link" is none of host, global`},
+		{"start --vip 10.0.0.1 --arp-guard nft", "", `--arp-guard: "nft" is none of all, interface, none`},
+		{"start --vip 10.0.0.1 --arp-guard interface", "", "--arp-guard: interface: arp-guard interface needs at least one"},
+		{"start --vip 10.0.0.1 --interface eth0", "", "--interface: goes with arp-guard interface only"},
+		{"start --vip 10.0.0.1 --arp-guard interface --interface lo", "", "--interface: lo takes no ARP: guarding it has no effect"},
+		{"start --vip 10.0.0.1 --arp-guard interface", "RSAGENT_INTERFACE=eth0/1", `RSAGENT_INTERFACE: "eth0/1" is no interface name`},
+		{"start --vip 10.0.0.1 --device a/b", "", `--device: "a/b" is no interface name`},
+		{"start --vip 10.0.0.1 --tunnel ipip", "", "--tunnel: goes with mode tun only"},
+		{"start --vip 10.0.0.1 --mode tun --tunnel gre", "", `--tunnel: "gre" is none of ipip`},
+		{"start --vip 10.0.0.1 --mode dr", "RSAGENT_TUNNEL=gre", ""}, // meant for mode tun: left out
+		{"start --vip 10.0.0.1 --mode tun --rp-filter off", "", `--rp-filter: "off" is none of , loose`},
+		{"start --vip 10.0.0.1 --allow-director=perhaps", "", `--allow-director: "perhaps" is neither true nor false`},
+		{"start --vip 10.0.0.1", "RSAGENT_ALLOW_DIRECTOR=perhaps", `RSAGENT_ALLOW_DIRECTOR: "perhaps" is neither true nor false`},
+
+		{"start --output xml", "", `--output: "xml" is none of text, json`},
+		{"start -o xml", "", `--output: "xml" is none of text, json`},
+		{"start -o json -o text", "", "--output: is given twice: json and text"},
+		{"stop", "RSAGENT_OUTPUT=xml", `RSAGENT_OUTPUT: "xml" is none of text, json`},
+		{"start --timeout 0s", "", `--timeout: "0s" is no duration above 0, such as 30s`},
+		{"start --timeout -1s", "", `--timeout: "-1s" is no duration above 0, such as 30s`},
+		{"start --timeout 5", "", `--timeout: "5" is no duration above 0, such as 30s`},
+		{"start --state-dir=", "", "--state-dir: is empty"},
+		{"start --config /nonexistent", "", "open /nonexistent: no such file or directory"},
+		{"start --vip 10.0.0.1 --config /nonexistent", "", "open /nonexistent: no such file or directory"},
+		{"restart", "RSAGENT_CONFIG=/nonexistent", "open /nonexistent: no such file or directory"},
+		{"stop --config /nonexistent", "", "open /nonexistent: no such file or directory"},
+		{"status --config /nonexistent", "", "open /nonexistent: no such file or directory"},
+		{"stop --config F --vip 10.0.0.1", "", "stop takes --vip or --config, not both"},
+	} {
+		t.Run(test.args+" "+test.vars, func(t *testing.T) {
+			w := newWorld(t)
+			if name, value, ok := strings.Cut(test.vars, "="); ok {
+				w.vars[name] = value
+			}
+			if test.want == "" {
+				w.must(0, strings.Fields(test.args)...)
+				return
+			}
+			w.must(2, strings.Fields(test.args)...)
+			if got := w.errs.String(); got != "rsagent: "+test.want+"\n" {
+				t.Errorf("stderr: %swant:   rsagent: %s", got, test.want)
+			}
+			if w.out.Len() > 0 {
+				t.Errorf("stdout: %s", &w.out)
+			}
+			w.untouched()
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, test := range []struct{ args, holds, lacks string }{
+		{"--help", "restart", "--vip"},
+		{"-h", "restart", "--vip"},
+		{"help", "restart", "--vip"},
+		{"start --help", "--arp-guard", "--tunnel KIND, "},
+		{"help start", "RSAGENT_ARP_GUARD", "COMMANDS"},
+		{"stop --help", "--vip ADDR", "--mode"},
+		{"status --help", "--vip ADDR", "--dry-run"},
+		{"start --help", "--dry-run  ", "--dry-run value"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			w := newWorld(t)
+			w.must(0, strings.Fields(test.args)...)
+			if s := w.out.String(); !strings.Contains(s, test.holds) || strings.Contains(s, test.lacks) {
+				t.Errorf("want %q in it, and %q not in it:\n%s", test.holds, test.lacks, s)
+			}
+			if w.errs.Len() > 0 {
+				t.Errorf("stderr: %s", &w.errs)
+			}
+			w.untouched()
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	version, commit = "1.2.3", "0123abc"
+	defer func() { version, commit = "", "" }()
+	w := newWorld(t)
+	w.must(0, "version")
+	if got := w.out.String(); !strings.HasPrefix(got, "rsagent 1.2.3 (0123abc, go1.") {
+		t.Error(got)
+	}
+	w.must(0, "--version", "-o", "json")
+	if got := w.out.String(); !strings.HasPrefix(got, `{"version":"1.2.3","commit":"0123abc","go":"go1.`) {
+		t.Error(got)
+	}
+	w.untouched()
+}
