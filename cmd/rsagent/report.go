@@ -121,13 +121,7 @@ func (c *call) deliver(r *report, began time.Time) int {
 	} else {
 		c.text(&b, r)
 	}
-	code := r.code
-	if _, err := c.env.stdout.Write(b.Bytes()); err != nil {
-		c.env.complain(fmt.Errorf("write to stdout: %w", err))
-		if code == exitDone {
-			code = exitFailed
-		}
-	}
+	code := c.env.print(b.Bytes(), r.code)
 	if r.err != nil {
 		c.env.complain(r.err)
 	}

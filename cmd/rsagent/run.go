@@ -46,15 +46,25 @@ func run(ctx context.Context, e env, args []string) int {
 		e.complain(err)
 		return exitUsage
 	}
-	if _, err := e.stdout.Write(help.Bytes()); err != nil {
-		e.complain(fmt.Errorf("write to stdout: %w", err))
-		return exitFailed
+	if help.Len() == 0 {
+		return code
 	}
-	return code
+	return e.print(help.Bytes(), exitDone)
 }
 
 func onUsageError(_ *cli.Context, err error, _ bool) error {
 	return misuse("%s", strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag --", 1))
+}
+
+// print writes to stdout, all at once. Where that fails, so has a verb that had not.
+func (e env) print(b []byte, code int) int {
+	if _, err := e.stdout.Write(b); err != nil {
+		e.complain(fmt.Errorf("write to stdout: %w", err))
+		if code == exitDone {
+			return exitFailed
+		}
+	}
+	return code
 }
 
 // complain writes an error as one line.

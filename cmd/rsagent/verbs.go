@@ -190,7 +190,10 @@ func foretell(agent *realserver.Agent, edit realserver.Edit, given []netip.Addr)
 	if r == nil {
 		return nil, err
 	}
-	if errors.Is(err, realserver.ErrRefused) { // it would still take away
+	if errors.Is(err, realserver.ErrRefused) { // it would add nothing, but still take away
+		r.VIPs = slices.DeleteFunc(slices.Clone(r.VIPs), func(v realserver.VIP) bool {
+			return !slices.ContainsFunc(r.Before, func(b realserver.VIP) bool { return b.Addr == v.Addr })
+		})
 		r.Pending = slices.DeleteFunc(r.Pending, func(c realserver.Change) bool {
 			return c.Stage != realserver.Withdraw && c.Stage != realserver.PutBack
 		})

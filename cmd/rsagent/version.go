@@ -41,9 +41,5 @@ func (c *call) version() (int, error) {
 		}
 		text = string(b) + "\n"
 	}
-	if _, err := c.env.stdout.Write([]byte(text)); err != nil {
-		c.env.complain(fmt.Errorf("write to stdout: %w", err))
-		return exitFailed, nil
-	}
-	return exitDone, nil
+	return c.env.print([]byte(text), exitDone), nil
 }
