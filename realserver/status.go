@@ -3,6 +3,7 @@ package realserver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -62,59 +63,56 @@ type Status struct {
 // Status compares the host with the managed set, or with the VIPs given only. One that is given and
 // not managed is judged by where the host holds it, with default options. It changes nothing.
 func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
-	r, err := a.Look(Keep)
-	if err != nil && (r == nil || !errors.Is(err, ErrRefused)) { // a refusal is a finding here
+	r, err := a.lookAll(Keep)
+	if err != nil {
 		return nil, err
 	}
 	if len(given) == 0 {
 		return r.status(r.States(), r.State(), r.Pending), nil
 	}
-	set := r.VIPs.index()
-	var strangers Set
-	for _, addr := range given {
-		if v, ok := r.Host.stranger(addr); ok && !r.VIPs.has(addr) {
-			strangers = append(strangers, v)
-		}
-	}
-	with := r
+	asIf, managed, strangers := r, r.VIPs.index(), r.Host.strangers(given)
+	maps.DeleteFunc(strangers, func(a netip.Addr, _ VIP) bool { return r.VIPs.has(a) })
 	if len(strangers) > 0 {
-		if with, err = a.Look(Add(strangers...)); err != nil && (with == nil || !errors.Is(err, ErrRefused)) {
+		if asIf, err = a.lookAll(Add(sorted(strangers)...)); err != nil {
 			return nil, err
 		}
 	}
 	var (
-		states          []VIPState
-		managed, judged = driftOf(r.Pending, r.Findings), driftOf(with.Pending, with.Findings)
-		drift           []Change
+		set   Set // the VIPs given
+		out   = make([]VIPState, 0, len(given))
+		now   = driftOf(r.Pending, r.Findings)
+		then  = driftOf(asIf.Pending, asIf.Findings)
+		bound = onHost(r.VIPs, r.Host)
 	)
 	for _, addr := range given {
-		v, ok := set[addr]
-		d, plan := managed, r.Pending
-		if !ok {
-			if v, ok = r.Host.stranger(addr); !ok {
-				states = append(states, VIPState{New(addr), Down})
-				continue
+		s := VIPState{New(addr), Down}
+		if v, ok := managed[addr]; ok {
+			s = VIPState{v, now.judge(v, true, bound[addr])}
+		} else if v, ok := strangers[addr]; ok {
+			s = VIPState{v, then.judge(v, false, true)}
+			if slices.Contains(r.Leaving, addr) {
+				s.State = Drifted
 			}
-			d, plan = judged, with.Pending
 		}
-		s := VIPState{v, d.judge(v, r.VIPs.has(addr), r.bound(v))}
-		if slices.Contains(r.Leaving, addr) {
-			s.State = Drifted
-		}
-		states = append(states, s)
-		drift = append(drift, concerning(v, plan, drift)...)
+		out, set = append(out, s), append(set, s.VIP)
 	}
-	return with.status(states, together(states), drift), nil
+	drift := slices.DeleteFunc(slices.Clone(asIf.Pending), func(c Change) bool { return !c.concerns(set) })
+	return asIf.status(out, together(out), drift), nil
 }
 
-// concerning lists the changes of a plan that are about v, without those listed already.
-func concerning(v VIP, plan, already []Change) (out []Change) {
-	for _, c := range plan {
-		if driftOf([]Change{c}, nil).touches(v) && !slices.Contains(already, c) {
-			out = append(out, c)
-		}
+// lookAll is Look for those to whom a refusal is a finding like any other.
+func (a *Agent) lookAll(edit Edit) (*Result, error) {
+	r, err := a.Look(edit)
+	if r != nil && errors.Is(err, ErrRefused) {
+		err = nil
 	}
-	return out
+	return r, err
+}
+
+// concerns says that a change is about one of the VIPs of a set.
+func (c Change) concerns(s Set) bool {
+	d := driftOf([]Change{c}, nil)
+	return slices.ContainsFunc(s, d.touches)
 }
 
 func (r *Result) status(vips []VIPState, s State, drift []Change) *Status {
@@ -129,10 +127,8 @@ func (r *Result) States() []VIPState {
 		_, managed := before[v.Addr]
 		out = append(out, VIPState{v, d.judge(v, managed, bound[v.Addr])})
 	}
-	for _, addr := range r.Leaving {
-		if v, ok := r.Host.stranger(addr); ok {
-			out = append(out, VIPState{v, Drifted})
-		}
+	for _, v := range sorted(r.Host.strangers(r.Leaving)) {
+		out = append(out, VIPState{v, Drifted})
 	}
 	return out
 }
@@ -201,29 +197,38 @@ func (d drift) judge(v VIP, managed, bound bool) State {
 	return Up
 }
 
-func (r *Result) bound(v VIP) bool { return onHost(Set{v}, r.Host)[v.Addr] }
-
-// stranger makes a VIP of an address that the host holds where a VIP may sit, as if it had been
+// strangers makes VIPs of addresses that the host holds where a VIP may sit, as if they had been
 // started there. A copy of its own is preferred to one with a subnet.
-func (h *Host) stranger(addr netip.Addr) (v VIP, ok bool) {
+func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
+	asked, kinds, out := map[netip.Addr]bool{}, map[string]string{}, map[netip.Addr]VIP{}
+	for _, a := range addrs {
+		asked[a] = true
+	}
+	for _, l := range h.Links {
+		if holds(l) {
+			kinds[l.Name] = l.Kind
+		}
+	}
 	for _, a := range h.Addrs {
-		l := h.link(a.Device)
-		if a.Prefix.Addr() != addr || l == nil || !holds(*l) || ok && !a.Prefix.IsSingleIP() {
+		addr := a.Prefix.Addr()
+		kind, held := kinds[a.Device]
+		if _, found := out[addr]; !asked[addr] || !held || found && !a.Prefix.IsSingleIP() {
 			continue
 		}
-		v, ok = New(addr), true
+		v := New(addr)
 		v.AllowDirector = true // it is not entering the set
 		if a.Scope == "global" {
 			v.Scope = a.Scope
 		}
-		if tunnel.Receives(l.Kind) {
+		if tunnel.Receives(kind) {
 			v.Mode = TUN
 		}
 		if v.On() != a.Device {
 			v.Device = a.Device
 		}
+		out[addr] = v
 	}
-	return v, ok
+	return out
 }
 
 // silence tells of each interface that takes ARP whether it is silent about the VIPs of a set, and

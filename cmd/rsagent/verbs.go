@@ -198,12 +198,14 @@ func foretell(agent *realserver.Agent, edit realserver.Edit, given []netip.Addr)
 			return c.Stage != realserver.Withdraw && c.Stage != realserver.PutBack
 		})
 	}
+	states := make(map[netip.Addr]realserver.State, len(now.VIPs))
+	for _, v := range now.VIPs {
+		states[v.Addr] = v.State
+	}
 	out := &outcome{r, now.State, r.States()}
 	for i, v := range out.vips {
-		for _, w := range now.VIPs {
-			if v.Addr == w.Addr {
-				out.vips[i].State = w.State
-			}
+		if s, ok := states[v.Addr]; ok {
+			out.vips[i].State = s
 		}
 	}
 	return out, err
