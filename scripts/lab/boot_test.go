@@ -58,8 +58,7 @@ func makeJob(ctx context.Context, dir string, end time.Time) error {
 	if _, err := output(ctx, "", "go", "test", "-c", "-o", filepath.Join(job, "lab.test"), "."); err != nil {
 		return err
 	}
-	if _, err := os.Stat("../../cmd/rsagent/main.go"); err != nil {
-	} else if _, err := output(ctx, "../..", "go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
+	if _, err := output(ctx, "../..", "go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
 		"-o", filepath.Join(job, "rsagent"), "./cmd/rsagent"); err != nil {
 		return err
 	}

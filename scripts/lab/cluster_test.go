@@ -20,7 +20,7 @@ const vip = "10.9.0.100"
 const hung = 2 * time.Minute
 
 // cluster is one segment with a client, a director that holds the VIPs, and two real servers that answer with their
-// names on port 80 of all their addresses.
+// names on ports 80 and 81 of all their addresses.
 type cluster struct {
 	client, director *testnet.Host
 	real             []*testnet.Host
@@ -45,38 +45,37 @@ func newClusterOf(t *testing.T, real ...*testnet.Host) *cluster {
 	join(c.director, "10.9.0.2")
 	for i, h := range real {
 		join(h, realAddr(i))
-		serve(t, h, fmt.Sprintf("rs%d", i+1))
+		upOnce(t, h)
+		for _, port := range []string{"80", "81"} {
+			serve(t, h, port, fmt.Sprintf("rs%d", i+1))
+		}
 	}
 	return c
 }
 
 func realAddr(i int) string { return fmt.Sprintf("10.9.0.%d", 11+i) }
 
-// direct makes the director share the VIPs out, round robin.
+// direct makes the director share out port 80 of the VIPs, round robin.
 func (c *cluster) direct(t *testing.T, mode string, vips ...string) {
+	t.Helper()
+	c.directPort(t, "80", mode, vips...)
+}
+
+func (c *cluster) directPort(t *testing.T, port, mode string, vips ...string) {
 	t.Helper()
 	var rules, addrs strings.Builder
 	for _, v := range vips {
 		fmt.Fprintf(&addrs, "addr replace %s/32 dev eth0\n", v)
-		fmt.Fprintf(&rules, "-A -t %s:80 -s rr\n", v)
+		fmt.Fprintf(&rules, "-A -t %s:%s -s rr\n", v, port)
 		for i := range c.real {
-			fmt.Fprintf(&rules, "-a -t %s:80 -r %s:80 %s\n", v, realAddr(i), forwarding[mode])
+			fmt.Fprintf(&rules, "-a -t %s:%s -r %s:%s %s\n", v, port, realAddr(i), port, forwarding[mode])
 		}
 	}
 	c.mustFeed(t, addrs.String(), "ip", "-batch", "-")
-	c.director.Run(t, "ipvsadm", "-C")
 	c.mustFeed(t, rules.String(), "ipvsadm", "-R")
 }
 
 var forwarding = map[string]string{"dr": "-g", "tun": "-i"}
-
-// redirect changes how the director reaches the real servers; connections that exist stay as they are.
-func (c *cluster) redirect(t *testing.T, mode string) {
-	t.Helper()
-	for i := range c.real {
-		c.director.Run(t, "ipvsadm", "-e", "-t", vip+":80", "-r", realAddr(i)+":80", forwarding[mode])
-	}
-}
 
 func (c *cluster) mustFeed(t *testing.T, stdin string, args ...string) {
 	t.Helper()
@@ -86,11 +85,11 @@ func (c *cluster) mustFeed(t *testing.T, stdin string, args ...string) {
 }
 
 // serve answers every connection with a name, then with what it says. A listener stays in the namespace it was made in.
-func serve(t *testing.T, h *testnet.Host, name string) {
+func serve(t *testing.T, h *testnet.Host, port, name string) {
 	t.Helper()
 	var l net.Listener
 	var err error
-	h.Do(func() { l, err = net.Listen("tcp4", "0.0.0.0:80") })
+	h.Do(func() { l, err = net.Listen("tcp4", "0.0.0.0:"+port) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,10 +116,10 @@ type session struct {
 	name string // of the real server that serves it
 }
 
-func dial(h *testnet.Host, addr string) (*session, error) {
+func dial(h *testnet.Host, addr, port string) (*session, error) {
 	s := &session{}
 	var err error
-	h.Do(func() { s.Conn, err = net.DialTimeout("tcp4", addr+":80", hung) })
+	h.Do(func() { s.Conn, err = net.DialTimeout("tcp4", addr+":"+port, hung) })
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +151,7 @@ func (c *cluster) connect(t *testing.T, n int, vips ...string) map[string]int {
 	served := map[string]int{}
 	for _, v := range vips {
 		for range n {
-			s, err := dial(c.client, v)
+			s, err := dial(c.client, v, "80")
 			if err != nil {
 				t.Fatalf("connect to %s: %v", v, err)
 			}

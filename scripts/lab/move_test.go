@@ -2,7 +2,6 @@ package lab
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -12,28 +11,30 @@ import (
 
 // traffic is a client that connects again and again, and keeps some connections open besides.
 type traffic struct {
+	from *testnet.Host
+	port string
 	done atomic.Int64
 	lost chan error
 	stop chan struct{}
 	open []*session
 }
 
-func (c *cluster) traffic(t *testing.T) *traffic {
+func (c *cluster) traffic(t *testing.T, port string) *traffic {
 	t.Helper()
-	f := &traffic{lost: make(chan error, 1), stop: make(chan struct{})}
+	f := &traffic{from: c.client, port: port, lost: make(chan error, 1), stop: make(chan struct{})}
 	for range 4 {
-		s, err := dial(c.client, vip)
+		s, err := dial(c.client, vip, port)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.Close() })
 		f.open = append(f.open, s)
 	}
-	go f.connect(c.client)
+	go f.connect()
 	return f
 }
 
-func (f *traffic) connect(from *testnet.Host) {
+func (f *traffic) connect() {
 	for {
 		select {
 		case <-f.stop:
@@ -41,7 +42,7 @@ func (f *traffic) connect(from *testnet.Host) {
 			return
 		default:
 		}
-		s, err := dial(from, vip)
+		s, err := dial(f.from, vip, f.port)
 		if err == nil {
 			err = s.echo("new")
 			s.Close()
@@ -59,7 +60,7 @@ func (f *traffic) flows(t *testing.T) {
 	t.Helper()
 	for _, s := range f.open {
 		if err := s.echo("old"); err != nil {
-			t.Fatalf("an open connection to %s: %v", s.name, err)
+			t.Fatalf("an open connection to %s, port %s: %v", s.name, f.port, err)
 		}
 	}
 	goal := f.done.Load() + 10
@@ -72,32 +73,35 @@ func (f *traffic) end(t *testing.T) {
 	if err := <-f.lost; err != nil {
 		t.Errorf("after %d connections one was lost: %v", f.done.Load(), err)
 	}
-	t.Logf("%d connections while things changed", f.done.Load())
+	t.Logf("port %s: %d connections while things changed", f.port, f.done.Load())
 }
 
 // TestMoves: neither a verb that changes nothing nor a move from one device to the other costs a connection, or even a
-// packet that the sender would have to repeat. The director changes over after the real servers have moved to TUN, and
-// before they move back: between the two, a VIP on tunl0 serves both ways.
+// packet that the sender would have to repeat. Port 80 is directed by DR all the time, which a VIP on tunl0 serves as
+// well; port 81 is directed by tunnel while the VIP is there. It takes two ports because IPVS keeps one route for each
+// real server of a service: were one service switched over, packets of its older connections could go astray there.
 func TestMoves(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	c := newCluster(t)
-	c.direct(t, "dr", vip)
+	c.directPort(t, "80", "dr", vip)
+	c.directPort(t, "81", "tun", vip)
 	agents := newAgents(t, c.real)
 	config := filepath.Join(t.TempDir(), "rsagent.yaml")
-	if err := os.WriteFile(config, []byte("vips: [{address: "+vip+"}]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	write(t, config, "vips: ["+vip+"]\n")
 	var before []string
 	for _, a := range agents {
 		a.start(t, "dr", vip)
 		before = append(before, fmt.Sprint(dropped(t, a.host)))
 	}
-	f := c.traffic(t)
+	byDR := c.traffic(t, "80")
+	running := []*traffic{byDR}
 	each := func(verb string, flags ...string) {
 		for _, a := range agents {
 			a.do(t, 0, verb, flags...)
-			f.flows(t)
+			for _, f := range running {
+				f.flows(t)
+			}
 		}
 	}
 	each("start", "--mode", "dr", "--vip", vip)
@@ -106,15 +110,16 @@ func TestMoves(t *testing.T) {
 	for range 3 {
 		each("start", "--mode", "tun", "--vip", vip)
 		holds(t, agents[0].host, vip, "tunl0")
-		c.redirect(t, "tun")
-		f.flows(t)
+		byTunnel := c.traffic(t, "81")
+		running = append(running, byTunnel)
+		each("start", "--mode", "tun", "--vip", vip)
 		each("restart")
-		c.redirect(t, "dr")
-		f.flows(t)
+		byTunnel.end(t)
+		running = running[:1]
 		each("start", "--mode", "dr", "--vip", vip)
 		holds(t, agents[0].host, vip, "lo")
 	}
-	f.end(t)
+	byDR.end(t)
 	for i, a := range agents {
 		if got := fmt.Sprint(dropped(t, a.host)); got != before[i] {
 			t.Errorf("%s dropped packets: before %s, after %s", a.host.Name, before[i], got)
@@ -130,7 +135,8 @@ func TestMovesCanFail(t *testing.T) {
 	for _, h := range c.real {
 		classic{h}.start(t, "dr", vip)
 	}
-	f := c.traffic(t)
+	c.client.Run(t, "ip", "neigh", "flush", "dev", "eth0") // the script has leaked, and the director would be passed by
+	f := c.traffic(t, "80")
 	f.flows(t)
 	before := dropped(t, c.real[0])["IpInAddrErrors"]
 	classic{c.real[0]}.stop(t, "dr", vip)

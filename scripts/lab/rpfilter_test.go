@@ -17,7 +17,7 @@ func (c *cluster) refused(t *testing.T) chan error {
 	before := dropped(t, c.real[0])[reversePath]
 	end := make(chan error, 1)
 	go func() {
-		s, err := dial(c.client, vip)
+		s, err := dial(c.client, vip, "80")
 		if err == nil {
 			s.Close()
 		}
@@ -38,6 +38,8 @@ func TestStrictAll(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	c, a := newTunnelSite(t)
+	a.host.SetIPv4Conf(t, "all", "arp_ignore", "1") // or the client would go past the director to the VIP bound by hand
+	a.host.SetIPv4Conf(t, "all", "arp_announce", "2")
 	a.host.SetIPv4Conf(t, "all", "rp_filter", "1")
 	a.host.SetIPv4Conf(t, "tunl0", "rp_filter", "0")
 	before := a.host.Snapshot(t)

@@ -9,6 +9,15 @@ import (
 	"rsagent/scripts/testnet"
 )
 
+// upOnce raises a tunl0 that is down, and lowers it: the first time, the kernel makes its IPv6 settings, which stay.
+func upOnce(t *testing.T, h *testnet.Host) {
+	t.Helper()
+	if _, there := h.Links(t)["tunl0"]; there && !isUp(t, h, "tunl0") {
+		h.Run(t, "ip", "link", "set", "tunl0", "up")
+		h.Run(t, "ip", "link", "set", "tunl0", "down")
+	}
+}
+
 // newTunnelSite is a cluster with one real server, which the director reaches by tunnel.
 func newTunnelSite(t *testing.T) (*cluster, agent) {
 	t.Helper()
