@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rsagent/scripts/testnet"
 )
 
 // Each mutation is a mistake that once was made, or nearly. The crash model must catch every one:
@@ -49,14 +51,12 @@ var mutations = []struct {
 }
 
 func TestMutations(t *testing.T) {
-	if os.Getenv("RSAGENT_MUTANT") != "" || testing.Short() {
-		t.Skip("the mutants themselves, and -short, run without it")
-	}
+	testnet.Need(t, "go")
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			overlay := mutate(t, m.file, m.edits)
 			cmd := exec.Command("go", "test", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
-			cmd.Env = append(os.Environ(), "RSAGENT_MUTANT=1", "RSAGENT_TEST_STRIDE=23")
+			cmd.Env = append(os.Environ(), "RSAGENT_TEST_STRIDE=23")
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				t.Fatal("the crash model let it through")

@@ -1,0 +1,60 @@
+# rsagent: `sudo make demo` shows the main job, `sudo make test` passes all tests; `make help` lists the rest.
+
+# sudo's PATH seldom holds /usr/local/go/bin.
+GO      ?= $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go),go)
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+COMMIT  ?= $(shell git rev-parse --short HEAD 2>/dev/null)
+TAGS     = urfave_cli_no_docs
+LDFLAGS  = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+FUZZTIME ?= 1m
+
+export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
+export GOFLAGS := -buildvcs=false
+
+.DEFAULT_GOAL := build
+.PHONY: build test soak demo bench lint cover fuzz install clean help FORCE
+
+build: build/rsagent ## the static binary, as build/rsagent
+
+build/rsagent: FORCE
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/rsagent
+
+demo: ## the main job, shown in throw-away network namespaces (as root)
+	@scripts/need.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/demo.sh build/rsagent
+
+test: ## every test that can run here: unit, namespaces, lab VM (as root)
+	@scripts/need.sh test
+	@scripts/test.sh
+
+soak: export RSAGENT_TEST_STRIDE = 1
+soak: ## the tests in their long form: every host of the crash model, both kernels of the lab (as root)
+	@scripts/need.sh test
+	@RSAGENT_LAB_KERNELS="6.1 6.12" scripts/test.sh
+
+bench: build ## start and stop beside a script and ip -batch, in a throw-away namespace (as root)
+	@scripts/need.sh bench
+	$(GO) run ./scripts/bench -rsagent build/rsagent
+
+lint: ## gofmt, go vet, staticcheck, shellcheck, go mod tidy
+	@scripts/lint.sh
+
+cover: ## test coverage of the Go packages, without the lab
+	$(GO) test -coverprofile=build/cover.out -coverpkg=./arp,./sysctl,./loopback,./tunnel,./realserver,./cmd/rsagent \
+		$$($(GO) list ./... | grep -v /scripts/)
+	$(GO) tool cover -func=build/cover.out | tail -1
+
+fuzz: ## each fuzz target for FUZZTIME (1m)
+	@scripts/fuzz.sh $(FUZZTIME)
+
+install: build ## into $(DESTDIR)$(PREFIX)
+	install -D -m 0755 build/rsagent $(DESTDIR)$(PREFIX)/sbin/rsagent
+
+clean: ## what was built; the lab's image stays in its cache
+	rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | expand -t 10

@@ -1,0 +1,21 @@
+#!/bin/sh
+# lint.sh: gofmt, go vet, staticcheck, shellcheck, go mod tidy. staticcheck's version is fixed here, outside go.mod.
+set -u
+
+cd "$(dirname "$0")/.." || exit 1
+staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+failed=
+bad() { echo "lint: $1"; failed=1; }
+
+unformatted=$(gofmt -l .)
+[ -z "$unformatted" ] || bad "gofmt would change: $unformatted"
+go vet ./... || bad "go vet"
+go run "$staticcheck" ./... || bad "staticcheck"
+go mod tidy -diff || bad "go mod tidy would change go.mod or go.sum"
+if command -v shellcheck >/dev/null; then
+	find scripts .ci -name '*.sh' -o -path '.ci/run' -o -path 'scripts/init.d/*' | xargs shellcheck || bad "shellcheck"
+else
+	echo "shellcheck: not installed" >>"${RSAGENT_SKIPS:-/dev/stderr}"
+fi
+[ -z "$failed" ] && echo "lint: ok"
+exit ${failed:-0}

@@ -1,0 +1,35 @@
+#!/bin/sh
+# test.sh: every test that can run on this machine. What could not is listed at the end, and is a failure where
+# RSAGENT_TEST_ALL=1. Kernels for the lab: RSAGENT_LAB_KERNELS, by default 6.1.
+set -u
+
+cd "$(dirname "$0")/.." || exit 1
+RSAGENT_SKIPS=$(mktemp)
+export RSAGENT_SKIPS
+trap 'rm -f "$RSAGENT_SKIPS"' EXIT
+failed=
+
+race=
+if command -v gcc >/dev/null; then
+	race=-race
+else
+	echo "the race detector: needs gcc" >>"$RSAGENT_SKIPS"
+fi
+
+scripts/lint.sh || failed="$failed lint"
+# shellcheck disable=SC2046,SC2086 # lists of words
+go test $race -timeout 20m $(go list ./... | grep -v '/scripts/lab$') || failed="$failed go-test"
+for kernel in ${RSAGENT_LAB_KERNELS:-6.1}; do
+	RSAGENT_LAB_KERNEL=$kernel go test -v -timeout 25m ./scripts/lab || failed="$failed lab-$kernel"
+done
+
+if [ -s "$RSAGENT_SKIPS" ]; then
+	echo
+	echo "COULD NOT RUN HERE:"
+	sort -u "$RSAGENT_SKIPS" | sed 's/^/  /'
+	[ "${RSAGENT_TEST_ALL-}" != 1 ] || failed="$failed skipped"
+fi
+if [ -n "$failed" ]; then
+	echo "FAILED:$failed"
+	exit 1
+fi
