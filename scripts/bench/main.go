@@ -43,7 +43,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "rsagent-bench-")
+	dir, err := os.MkdirTemp("/dev/shm", "rsagent-bench-") // in memory, as /run is on a real server
 	if err != nil {
 		log.Fatal(err)
 	}
