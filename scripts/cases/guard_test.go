@@ -164,6 +164,7 @@ func TestCase56_InterfaceRenamed(t *testing.T) {
 	s.rs.Run(t, "ip", "link", "set", "eth0", "down")
 	s.rs.Run(t, "ip", "link", "set", "eth0", "name", "lan0")
 	s.rs.Run(t, "ip", "link", "set", "lan0", "up")
+	s.rs.Settle(t, "lan0")
 	s.silent(t, vip)
 	s.do(t, "stop")
 	s.bound(t, vip)

@@ -3,6 +3,7 @@ package cases
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -120,9 +121,9 @@ func TestCase46_NoBlink(t *testing.T) {
 	config := s.config(t, "vips: [10.0.0.100, 10.0.0.101]\n")
 	s.do(t, "start", "--config", config)
 	monitor := s.rs.Start(t, "ip", "monitor", "address")
-	s.rs.Run(t, "ip", "addr", "add", "192.0.2.77/32", "dev", "lo") // until the monitor is there
 	testnet.Eventually(t, "ip monitor to listen", func() bool {
-		s.rs.Try("ip", "addr", "change", "192.0.2.77/32", "dev", "lo", "valid_lft", "9999")
+		s.rs.Run(t, "ip", "addr", "add", "192.0.2.77/32", "dev", "lo")
+		s.rs.Run(t, "ip", "addr", "del", "192.0.2.77/32", "dev", "lo")
 		return strings.Contains(monitor.Output(), "192.0.2.77")
 	})
 	s.do(t, "restart", "--config", config)
@@ -137,7 +138,7 @@ func TestCase46_NoBlink(t *testing.T) {
 	if strings.Contains(said, vip+"/32") {
 		t.Errorf("something happened to the VIP that stays:\n%s", said)
 	}
-	if !strings.Contains(said, "Deleted") {
+	if !regexp.MustCompile("Deleted .*" + vip2 + "/32").MatchString(said) {
 		t.Errorf("the VIP that left does not show:\n%s", said)
 	}
 }
@@ -209,4 +210,17 @@ func TestCase29_KernelWithoutIPIP(t *testing.T) {
 	s.bound(t, vip2, "lo")
 	s.silent(t, vip2)
 	s.ask(t, 0, "status")
+}
+
+// An error is one line on stderr in text form as well.
+func TestErrorsInText(t *testing.T) {
+	s := newSite(t)
+	r := s.rs.Try(s.args("start", "--vip", rip)...)
+	if r.Code != 6 || lines(r.Stderr) != 1 || !strings.Contains(r.Stderr, rip) {
+		t.Errorf("own address: %+v", r)
+	}
+	args := s.args("start", "--vip", vip)
+	if r := s.inMounts(procSysReadOnly, args...); r.Code != 1 || lines(r.Stderr) != 1 || !strings.Contains(r.Stderr, "read-only") {
+		t.Errorf("read-only /proc/sys: %+v", r)
+	}
 }

@@ -17,8 +17,8 @@ func Wire(t testing.TB, a *Host, devA, cidrA string, b *Host, devB, cidrB string
 		"peer", "name", devB, "netns", b.Name)
 	a.raise(t, devA, cidrA)
 	b.raise(t, devB, cidrB)
-	a.settle(t, devA)
-	b.settle(t, devB)
+	a.Settle(t, devA)
+	b.Settle(t, devB)
 }
 
 // Segment is an Ethernet segment for any number of hosts: a bridge in a
@@ -47,7 +47,7 @@ func (s *Segment) Join(t testing.TB, h *Host, dev string, cidrs ...string) {
 	s.Switch.Run(t, "ip", "link", "set", port, "master", "br0")
 	s.Switch.raise(t, port, "")
 	h.raise(t, dev, cidrs...)
-	h.settle(t, dev)
+	h.Settle(t, dev)
 }
 
 // raise brings a device up. Duplicate address detection is off on it: the
@@ -66,9 +66,9 @@ func (h *Host) raise(t testing.TB, dev string, cidrs ...string) {
 	}
 }
 
-// settle waits until the kernel has done by itself what follows the carrier:
+// Settle waits until the kernel has done by itself what follows the carrier:
 // the link-local address and its routes.
-func (h *Host) settle(t testing.TB, dev string) {
+func (h *Host) Settle(t testing.TB, dev string) {
 	t.Helper()
 	if !h.hasIPv6(dev) {
 		return
