@@ -84,7 +84,7 @@ type run struct {
 	journal *Journal
 	allowed int                 // stages that may run, as bits
 	found   map[netip.Addr]bool // VIPs that were on the host before
-	count   map[Item]int        // how often each item was set
+	ran     [PutBack + 1]int    // how often each stage ran
 	unsaved bool                // the journal could not be written: nothing more may be changed
 	err     error
 }
@@ -110,7 +110,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 		return nil, err
 	}
 	r := &run{Result: &Result{Before: j.VIPs}, agent: a, store: st, journal: j,
-		allowed: 1<<Withdraw | additions | 1<<PutBack, count: map[Item]int{}}
+		allowed: 1<<Withdraw | additions | 1<<PutBack}
 	j.edit(edit, given...)
 	if err := r.look(); err != nil {
 		return r.Result, err
@@ -250,10 +250,17 @@ func (r *run) touched(vip netip.Addr) bool {
 	return slices.ContainsFunc(r.Changes, func(c Change) bool { return addrOf(c.Item) == vip })
 }
 
-// tooOften counts what is about to be done, and finds what was done three times already.
+// tooOften finds what is about to be set a fourth time in this run: something else sets it back.
 func (r *run) tooOften(todo []Change) *Change {
+	if r.ran[todo[0].Stage]++; r.ran[todo[0].Stage] <= 3 {
+		return nil
+	}
+	count := map[Item]int{}
+	for _, c := range r.Changes {
+		count[c.Item]++
+	}
 	for i, c := range todo {
-		if r.count[c.Item]++; r.count[c.Item] > 3 {
+		if count[c.Item] >= 3 {
 			return &todo[i]
 		}
 	}

@@ -128,10 +128,16 @@ func sorted(m map[netip.Addr]VIP) Set {
 	return s
 }
 
-func (s Set) has(a netip.Addr) bool {
-	_, ok := slices.BinarySearchFunc(s, a, func(v VIP, a netip.Addr) int { return v.Addr.Compare(a) })
-	return ok
+// get is the VIP with this address, nil where the set has none.
+func (s Set) get(a netip.Addr) *VIP {
+	i, ok := slices.BinarySearchFunc(s, a, func(v VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+	if !ok {
+		return nil
+	}
+	return &s[i]
 }
+
+func (s Set) has(a netip.Addr) bool { return s.get(a) != nil }
 
 // without lists the VIPs of s whose addresses t does not hold.
 func (s Set) without(t Set) (out Set) {

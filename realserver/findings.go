@@ -17,9 +17,9 @@ func addrOf(it Item) netip.Addr {
 
 // onHost is which VIPs of a set are on an interface that may hold one.
 func onHost(s Set, h *Host) map[netip.Addr]bool {
-	set, holders, found := s.index(), h.holders(), map[netip.Addr]bool{}
+	holders, found := h.holders(), map[netip.Addr]bool{}
 	for _, a := range h.Addrs {
-		if _, ok := set[a.Prefix.Addr()]; ok && holders[a.Device] {
+		if holders[a.Device] && s.has(a.Prefix.Addr()) {
 			found[a.Prefix.Addr()] = true
 		}
 	}

@@ -1,12 +1,13 @@
 package realserver
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -68,7 +69,7 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 // the file must not get anything else restored from it.
 func (e *Entry) UnmarshalJSON(b []byte) error {
 	var f entryForm
-	d := json.NewDecoder(strings.NewReader(string(b)))
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&f); err != nil {
 		return err
@@ -112,17 +113,18 @@ var knobs = []string{sysctl.ARPIgnore, sysctl.ARPAnnounce, sysctl.RPFilter, sysc
 
 // parseJournal reads a journal's file. Every value in it is checked.
 func parseJournal(b []byte) (*Journal, error) {
-	var head struct{ Version int }
-	if err := json.Unmarshal(b, &head); err != nil {
-		return nil, err
-	}
-	if head.Version > journalVersion {
-		return nil, fmt.Errorf("it has version %d, and this rsagent knows %d", head.Version, journalVersion)
-	}
 	j := &Journal{}
-	d := json.NewDecoder(strings.NewReader(string(b)))
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	if err := d.Decode(j); err != nil {
+	err := d.Decode(j)
+	if err == nil && len(bytes.TrimSpace(b[d.InputOffset():])) > 0 {
+		err = errors.New("something follows the journal")
+	}
+	var head struct{ Version int }
+	if j.Version > journalVersion || err != nil && json.Unmarshal(b, &head) == nil && head.Version > journalVersion {
+		err = fmt.Errorf("its version is %d, and this rsagent knows %d", max(j.Version, head.Version), journalVersion)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if j.Version < 1 || j.Boot == "" {

@@ -136,20 +136,21 @@ func (j *Journal) foreign(h *Host, device string) string {
 // planVIPs binds what is in the set and withdraws what is leaving: one pass over the addresses, one
 // over the set. Another copy of a VIP goes only when a look has shown the right one there.
 func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
-	set, holders := j.VIPs.index(), h.holders()
+	holders := h.holders()
 	leaving := make(map[netip.Addr]bool, len(j.Leaving))
 	for _, a := range j.Leaving {
 		leaving[a] = true
 	}
-	bound := make(map[netip.Addr]bool, len(set))
+	bound := make(map[netip.Addr]bool, len(j.VIPs))
 	for _, a := range h.Addrs {
-		if v, ok := set[a.Prefix.Addr()]; ok && a.Addr == (loopback.Addr{Device: v.On(), Prefix: v.prefix()}) {
+		if v := j.VIPs.get(a.Prefix.Addr()); v != nil && a.Addr == (loopback.Addr{Device: v.On(), Prefix: v.prefix()}) {
 			bound[v.Addr] = true
 		}
 	}
 	for _, a := range h.Addrs {
 		ip := a.Prefix.Addr()
-		v, managed := set[ip]
+		v := j.VIPs.get(ip)
+		managed := v != nil
 		switch {
 		case !managed && !leaving[ip]:
 		case !holders[a.Device]:

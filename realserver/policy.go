@@ -88,9 +88,9 @@ func (p *policy) scopeHost() bool {
 			return false
 		}
 	}
-	set, holders := p.set.index(), p.host.holders()
+	holders := p.host.holders()
 	for _, a := range p.host.Addrs {
-		if _, ok := set[a.Prefix.Addr()]; ok && holders[a.Device] && a.Scope != "host" {
+		if a.Scope != "host" && holders[a.Device] && p.set.has(a.Prefix.Addr()) {
 			return false
 		}
 	}
