@@ -1,0 +1,119 @@
+// Package docs holds what is written about rsagent to what it does.
+package docs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rsagent/arp"
+	"rsagent/scripts/testnet"
+	"rsagent/tunnel"
+)
+
+func TestMain(m *testing.M) { os.Exit(testnet.Main(m)) }
+
+func readme(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// blocks are the fenced blocks of a language.
+func blocks(text, language string) (out []string) {
+	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// realServer is the host of the README: eth0 with 192.0.2.11.
+func realServer(t *testing.T) *testnet.Host {
+	t.Helper()
+	testnet.NeedRoot(t)
+	rs, peer := testnet.NewHost(t, "rs"), testnet.NewHost(t, "peer")
+	testnet.Wire(t, rs, "eth0", "192.0.2.11/24", peer, "eth0", "192.0.2.1/24")
+	return rs
+}
+
+// TestConsole types each console block of the README, and wants to see what stands there.
+func TestConsole(t *testing.T) {
+	found := blocks(readme(t), "console")
+	if len(found) == 0 {
+		t.Fatal("no console block")
+	}
+	for _, block := range found {
+		rs, state := realServer(t), t.TempDir()
+		var got strings.Builder
+		for line := range strings.Lines(block) {
+			command, ok := strings.CutPrefix(line, "$ rsagent ")
+			if !ok {
+				continue
+			}
+			r := rs.Exec(testnet.Cmd{Args: append([]string{testnet.Rsagent(t)}, strings.Fields(command)...), Env: []string{"RSAGENT_STATE_DIR=" + state}})
+			got.WriteString(line + r.Stdout + r.Stderr)
+		}
+		if d := cmp.Diff(block, got.String()); d != "" {
+			t.Errorf("the README shows another thing than rsagent does: %s", d)
+		}
+	}
+}
+
+// TestConfigExample: the config shown is taken, and does what it says.
+func TestConfigExample(t *testing.T) {
+	rs := realServer(t)
+	for _, block := range blocks(readme(t), "yaml") {
+		path := filepath.Join(t.TempDir(), "rsagent.yaml")
+		if err := os.WriteFile(path, []byte(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out := rs.Run(t, testnet.Rsagent(t), "start", "--config", path, "--dry-run", "--state-dir", t.TempDir())
+		for _, want := range []string{"ip addr add 192.0.2.100/32 dev lo scope host", "ip addr add 192.0.2.101/32 dev tunl0 scope host"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q is not in %s", want, out)
+			}
+		}
+	}
+}
+
+// TestTables: each verb, flag and row of policy stands in the README, in its own words.
+func TestTables(t *testing.T) {
+	text := readme(t)
+	for _, verb := range []string{"start", "stop", "restart", "reload", "status", "version"} {
+		if !strings.Contains(text, "| `"+verb+"` |") {
+			t.Errorf("no verb %s", verb)
+		}
+	}
+	flags := map[string]bool{}
+	for _, verb := range []string{"start", "stop", "status"} {
+		help, err := exec.Command(testnet.Rsagent(t), verb, "--help").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^\s+(--[a-z-]+)`).FindAllStringSubmatch(string(help), -1) {
+			flags[m[1]] = true
+		}
+	}
+	delete(flags, "--help")
+	if len(flags) < 10 {
+		t.Fatalf("help names only %v", flags)
+	}
+	for flag := range flags {
+		if !strings.Contains(text, "| `"+flag+"`") {
+			t.Errorf("no flag %s", flag)
+		}
+	}
+	for _, r := range append(arp.Rules(true), tunnel.RPFilter(true)) {
+		if !strings.Contains(text, "| "+r.Why+" | "+r.Source+" |") {
+			t.Errorf("%s: neither reason %q nor source %q", r.Knob, r.Why, r.Source)
+		}
+	}
+}
