@@ -70,8 +70,8 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 	if len(given) == 0 {
 		return r.status(r.States(), r.State(), r.Pending), nil
 	}
-	asIf, managed, strangers := r, r.VIPs.index(), r.Host.strangers(given)
-	maps.DeleteFunc(strangers, func(a netip.Addr, _ VIP) bool { return r.VIPs.has(a) })
+	asIf, managed, leaving, strangers := r, r.VIPs.index(), r.Host.strangers(r.Leaving), r.Host.strangers(given)
+	maps.DeleteFunc(strangers, func(a netip.Addr, _ VIP) bool { return r.VIPs.has(a) || leaving[a].Addr == a })
 	if len(strangers) > 0 {
 		if asIf, err = a.lookAll(Add(sorted(strangers)...)); err != nil {
 			return nil, err
@@ -88,11 +88,10 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 		s := VIPState{New(addr), Down}
 		if v, ok := managed[addr]; ok {
 			s = VIPState{v, now.judge(v, true, bound[addr])}
+		} else if v, ok := leaving[addr]; ok {
+			s = VIPState{v, Drifted}
 		} else if v, ok := strangers[addr]; ok {
 			s = VIPState{v, then.judge(v, false, true)}
-			if slices.Contains(r.Leaving, addr) {
-				s.State = Drifted
-			}
 		}
 		out, set = append(out, s), append(set, s.VIP)
 	}

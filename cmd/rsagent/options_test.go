@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -124,47 +123,49 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// A VIP that rsagent does not manage is judged by where the host has it.
-func TestStatusOfAStranger(t *testing.T) {
-	for _, test := range []struct {
-		name, device, scope string
-		guard, rpFilter     int
-		code                int
-		want                string
-	}{
-		{"bound and guarded", "lo", "host", 1, 0, 0, "dr lo up"},
-		{"no guard", "lo", "host", 0, 0, 1, "dr lo drifted"},
-		{"another guard", "lo", "host", 3, 0, 0, "dr lo up"},
-		{"that guard, but scope global", "lo", "global", 3, 0, 1, "dr lo drifted"},
-		{"on a dummy", "dummy0", "global", 1, 0, 0, "dr dummy0 up"},
-		{"on the tunnel", "tunl0", "global", 1, 0, 0, "tun tunl0 up"},
-		{"on the tunnel, filtered", "tunl0", "global", 1, 1, 1, "tun tunl0 drifted"},
-		{"on a NIC", "eth0", "global", 1, 0, 3, "dr lo down"},
+// A host's interfaces are a set: their order makes no other option.
+func TestInterfacesAreASet(t *testing.T) {
+	f, err := parseFile("F", []byte("arp-guard: interface\nvips:\n - {address: 10.0.0.1, interface: [eth1, eth0]}\n - {address: 10.0.0.1, interface: 'eth0, eth1,eth1'}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vips, err := f.vips()
+	if err != nil || len(vips) != 1 || strings.Join(vips[0].Interfaces, " ") != "eth0 eth1" {
+		t.Errorf("%+v, %v", vips, err)
+	}
+}
+
+// Stop takes VIPs out that rsagent did not bind, where it is told which.
+func TestStopOfStrangers(t *testing.T) {
+	for _, test := range []struct{ args, vars, want string }{
+		{"stop", "", "10.0.0.11 10.0.0.8 10.0.0.9"},
+		{"stop --vip 10.0.0.9", "", "10.0.0.11 10.0.0.8 10.0.0.2 10.0.0.1"},
+		{"stop", "RSAGENT_VIP=10.0.0.8", "10.0.0.11 10.0.0.9 10.0.0.2 10.0.0.1"},
+		{"stop --config FILE", "", "10.0.0.11 10.0.0.9 10.0.0.1"},
+		{"stop", "RSAGENT_CONFIG=FILE", "10.0.0.11 10.0.0.9 10.0.0.1"},
+		{"stop --vip 10.0.0.9", "RSAGENT_CONFIG=FILE", "10.0.0.11 10.0.0.8 10.0.0.2 10.0.0.1"},
+		{"stop --config FILE", "RSAGENT_VIP=10.0.0.9", "10.0.0.11 10.0.0.9 10.0.0.1"},
+		{"stop", "RSAGENT_CONFIG=FILE RSAGENT_VIP=10.0.0.9", "10.0.0.11 10.0.0.8 10.0.0.2 10.0.0.1"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(test.args+" "+test.vars, func(t *testing.T) {
 			w := newWorld(t)
-			w.host.Links[2].Up = true
-			w.hold(test.device, "10.0.0.100/32", test.scope)
-			for k := range w.host.Conf {
-				switch {
-				case k.Iface == "all" && k.Knob == "arp_ignore":
-					w.host.Conf[k] = test.guard
-				case k.Iface == "all" && k.Knob == "arp_announce":
-					w.host.Conf[k] = 2
-				case k.Knob == "rp_filter":
-					w.host.Conf[k] = test.rpFilter
-				}
+			w.hold("lo", "10.0.0.8/32", "host")
+			w.hold("lo", "10.0.0.9/32", "host")
+			w.write("vips: [10.0.0.2]")
+			w.must(0, "start")
+			w.must(0, "start", "--vip", "10.0.0.1")
+			w.write("vips: [10.0.0.1, 10.0.0.8]") // 10.0.0.1 is not the file's to take out
+			for _, s := range strings.Fields(strings.ReplaceAll(test.vars, "FILE", w.config)) {
+				name, value, _ := strings.Cut(s, "=")
+				w.vars[name] = value
 			}
-			w.must(test.code, "status", "--vip", "10.0.0.100", "-o", "json")
-			var r report
-			if err := json.Unmarshal(w.out.Bytes(), &r); err != nil {
-				t.Fatal(err)
+			w.must(0, strings.Fields(strings.ReplaceAll(test.args, "FILE", w.config))...)
+			var left []string
+			for _, a := range w.host.Addrs {
+				left = append(left, a.Prefix.Addr().String())
 			}
-			if got := string(r.VIPs[0].Mode) + " " + r.VIPs[0].Device + " " + string(r.VIPs[0].State); len(r.VIPs) != 1 || got != test.want {
-				t.Errorf("%s, want %s\n%s", got, test.want, &w.out)
-			}
-			if w.changes > 0 {
-				t.Error("status changed the host")
+			if got := strings.Join(left, " "); got != test.want {
+				t.Errorf("left %s, want %s", got, test.want)
 			}
 		})
 	}

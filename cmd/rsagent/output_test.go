@@ -219,6 +219,18 @@ func TestRefusedDryRun(t *testing.T) {
 	}
 }
 
+// Under --dry-run the states are those of now.
+func TestDryRunTellsOfNow(t *testing.T) {
+	w := newWorld(t)
+	w.must(0, "start", "--vip", "10.0.0.1,10.0.0.2")
+	w.must(0, "stop", "--vip", "10.0.0.1", "--dry-run", "-o", "json")
+	want := `{"version":1,"verb":"stop","state":"up","changed":true,"vips":[{"address":"10.0.0.2","mode":"dr","device":"lo","state":"up"},` +
+		`{"address":"10.0.0.1","mode":"dr","device":"lo","state":"up"}],"changes":[{"stage":"withdraw",`
+	if got := w.out.String(); !strings.HasPrefix(got, want) {
+		t.Errorf("%swant %s…", got, want)
+	}
+}
+
 // A journal that cannot be used is a failure of what changes, and all that status can tell.
 func TestUnusableJournal(t *testing.T) {
 	w := newWorld(t)
@@ -258,7 +270,7 @@ func TestBrokenPipe(t *testing.T) {
 		w := newWorld(t)
 		w.brokenPipe = true
 		w.must(test.code, strings.Fields(test.args)...)
-		if !strings.HasPrefix(w.errs.String(), "rsagent: write to stdout: broken pipe\n") {
+		if !strings.HasPrefix(w.errs.String(), "rsagent: write output: broken pipe\n") {
 			t.Errorf("%s: %s", test.args, &w.errs)
 		}
 	}

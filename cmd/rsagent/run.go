@@ -59,7 +59,7 @@ func onUsageError(_ *cli.Context, err error, _ bool) error {
 // print writes to stdout, all at once. Where that fails, so has a verb that had not.
 func (e env) print(b []byte, code int) int {
 	if _, err := e.stdout.Write(b); err != nil {
-		e.complain(fmt.Errorf("write to stdout: %w", err))
+		e.complain(fmt.Errorf("write output: %w", err))
 		if code == exitDone {
 			return exitFailed
 		}
