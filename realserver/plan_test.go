@@ -162,7 +162,7 @@ func TestFindings(t *testing.T) {
 			f.set("all", "rp_filter", 2)
 			f.addDevice("tunl0")
 			f.addAddr(addr("203.0.113.9/32", "tunl0"), "global")
-		}), nil},
+		}), []string{"warning shared tunl0"}},
 	} {
 		_, finds := plan(&Journal{VIPs: c.set}, c.host)
 		if d := cmp.Diff(c.want, codes(finds)); d != "" {

@@ -157,6 +157,11 @@ func (p *policy) tunnel(k tunnel.Kind) {
 	} else if l == nil || p.made(device) {
 		p.need(Create, device, k.Link, "this network namespace has none, and it unwraps the director's packets").device = k.Device
 	}
+	for _, a := range p.host.Addrs {
+		if a.Device == k.Device && !p.set.has(a.Prefix.Addr()) {
+			p.find(Warning, "shared", k.Device, fmt.Sprintf("%s is on %s too: someone else uses it; stop will leave that address, and the device up", a.Prefix, k.Device), "")
+		}
+	}
 	p.rpFilter(k)
 	p.need(Guard, tunnel.Link{Name: k.Device}, "up", "the director's packets arrive by it").device = k.Device
 }
