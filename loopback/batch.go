@@ -3,6 +3,7 @@ package loopback
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +14,7 @@ const chunk = 64
 
 const (
 	headerLen  = 20 // struct nlmsghdr and the error code behind it
-	messageLen = 40 // nlmsghdr 16, ifaddrmsg 8, two attributes of 8 each
+	maxMessage = 92 // IPv6: nlmsghdr 16, ifaddrmsg 8, two addresses of 20 each, flags 8, lifetimes 20
 	patience   = 5  // seconds to wait for the kernel's answer to one send
 )
 
@@ -44,7 +45,7 @@ func Apply(ops []Op) ([]error, error) {
 		return make([]error, len(ops)), fmt.Errorf("set netlink timeout: %w", err)
 	}
 	errs := make([]error, len(ops))
-	buf := make([]byte, 0, chunk*messageLen)
+	buf := make([]byte, 0, chunk*maxMessage)
 	for lo := 0; lo < len(ops); lo += chunk {
 		hi := min(lo+chunk, len(ops))
 		buf = buf[:0]
@@ -117,20 +118,39 @@ func appendMessage(b []byte, o Op, seq uint32, ack bool) []byte {
 	if ack {
 		flags |= unix.NLM_F_ACK
 	}
-	ip := o.Addr.Prefix.Addr().As4()
-	b = e.AppendUint32(b, messageLen)
+	start, ip := len(b), o.Addr.Prefix.Addr()
+	family := byte(unix.AF_INET)
+	if ip.Is6() {
+		family, scope = unix.AF_INET6, unix.RT_SCOPE_UNIVERSE
+	}
+	b = e.AppendUint32(b, 0) // the length, when it is known
 	b = e.AppendUint16(b, typ)
 	b = e.AppendUint16(b, flags)
 	b = e.AppendUint32(b, seq)
 	b = e.AppendUint32(b, 0) // port: the kernel fills it in
-	b = append(b, unix.AF_INET, byte(o.Addr.Prefix.Bits()), 0, byte(scope))
+	b = append(b, family, byte(o.Addr.Prefix.Bits()), 0, byte(scope))
 	b = e.AppendUint32(b, uint32(o.Index))
-	for _, attr := range []uint16{unix.IFA_LOCAL, unix.IFA_ADDRESS} {
-		b = e.AppendUint16(b, 8)
-		b = e.AppendUint16(b, attr)
-		b = append(b, ip[:]...)
+	b = appendAttr(b, unix.IFA_LOCAL, ip.AsSlice())
+	b = appendAttr(b, unix.IFA_ADDRESS, ip.AsSlice())
+	if ip.Is6() && o.Scope != "" {
+		b = appendAttr(b, unix.IFA_FLAGS, e.AppendUint32(nil, unix.IFA_F_NODAD))
+		b = appendAttr(b, unix.IFA_CACHEINFO, deprecated())
 	}
+	e.PutUint32(b[start:], uint32(len(b)-start))
 	return b
+}
+
+func appendAttr(b []byte, typ uint16, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	return append(b, value...) // each value is a multiple of four bytes long
+}
+
+// deprecated is a struct ifa_cacheinfo: preferred lifetime 0, valid for ever, two times the kernel fills in.
+func deprecated() []byte {
+	b := binary.NativeEndian.AppendUint32(nil, 0)
+	b = binary.NativeEndian.AppendUint32(b, math.MaxUint32)
+	return append(b, make([]byte, 8)...)
 }
 
 // scopeNumber is the kernel's number of a scope that a VIP may have.

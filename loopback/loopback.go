@@ -26,10 +26,14 @@ type Addr struct {
 func (a Addr) String() string { return a.Prefix.String() + " dev " + a.Device }
 
 // Command is what an operator would type to have the address with the scope named, or to have it
-// gone where scope is "".
+// gone where scope is "". IPv6 addresses have the scope that their prefix gives them; what keeps
+// them from being announced, and from being picked as source, is nodad and a preferred lifetime of 0.
 func (a Addr) Command(scope string) string {
 	if scope == "" {
 		return "ip addr del " + a.String()
+	}
+	if a.Prefix.Addr().Is6() {
+		return "ip addr add " + a.String() + " nodad preferred_lft 0"
 	}
 	return "ip addr add " + a.String() + " scope " + scope
 }
@@ -46,12 +50,12 @@ var scopes = map[int]string{unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_LINK
 
 const retries = 10 // a dump is repeated this often while others change what it lists
 
-// Observe lists each IPv4 address of the network namespace, in one dump; names maps ifindex to
+// Observe lists each address of the network namespace, in one dump; names maps ifindex to
 // name. An address of an interface that names does not hold came after it was made, and is left
 // out. A dump that was interrupted is partial: it is taken again, and in the end an error.
 func Observe(h *netlink.Handle, names map[int]string) ([]Held, error) {
 	for try := 0; ; try++ {
-		l, err := h.AddrList(nil, netlink.FAMILY_V4)
+		l, err := h.AddrList(nil, netlink.FAMILY_ALL)
 		if errors.Is(err, netlink.ErrDumpInterrupted) && try < retries {
 			continue
 		}
@@ -60,13 +64,13 @@ func Observe(h *netlink.Handle, names map[int]string) ([]Held, error) {
 		}
 		out := make([]Held, 0, len(l))
 		for _, a := range l {
-			ip, ok := netip.AddrFromSlice(a.IP.To4())
+			ip, ok := netip.AddrFromSlice(a.IP)
 			name := names[a.LinkIndex]
 			if !ok || name == "" {
 				continue
 			}
 			ones, _ := a.Mask.Size()
-			out = append(out, Held{Addr{name, netip.PrefixFrom(ip, ones)}, scopeName(a.Scope), a.Flags&unix.IFA_F_SECONDARY != 0})
+			out = append(out, Held{Addr{name, netip.PrefixFrom(ip.Unmap(), ones)}, scopeName(a.Scope), a.Flags&unix.IFA_F_SECONDARY != 0})
 		}
 		return out, nil
 	}

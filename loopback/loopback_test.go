@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -89,6 +90,31 @@ func TestApply(t *testing.T) {
 		}
 		if left := host.Addrs(t, "lo"); !slices.Equal(left, before) {
 			t.Errorf("ip shows %v, before %v", left, before)
+		}
+	})
+}
+
+// TestApplyIPv6: a VIP is usable at once (no duplicate address detection) and deprecated.
+func TestApplyIPv6(t *testing.T) {
+	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
+		vip := Addr{"lo", netip.MustParsePrefix("2001:db8::100/128")}
+		for range 2 {
+			apply(t, []Op{{1, vip, "global"}, {1, Addr{"lo", netip.MustParsePrefix("192.0.2.1/32")}, "host"}})
+		}
+		want := testnet.Addr{Local: "2001:db8::100", PrefixLen: 128, Scope: "global", Deprecated: true}
+		if got := host.Addrs(t, "lo"); !slices.Contains(got, want) {
+			t.Errorf("ip shows %+v", got)
+		}
+		if out := host.Run(t, "ip", "addr", "show", "dev", "lo"); strings.Contains(out, "tentative") || !strings.Contains(out, "nodad") {
+			t.Errorf("ip shows %s", out)
+		}
+		held, err := Observe(h, map[int]string{1: "lo"})
+		if err != nil || !slices.Contains(held, Held{Addr: vip, Scope: "global"}) {
+			t.Errorf("observed %v, %v", held, err)
+		}
+		apply(t, []Op{{1, vip, ""}})
+		if got := host.Holds(t, "2001:db8::100"); len(got) != 0 {
+			t.Errorf("held by %v", got)
 		}
 	})
 }

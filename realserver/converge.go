@@ -14,6 +14,9 @@ import (
 // ErrRefused says that the host is set up such that a VIP must not be, or cannot be, served by it.
 var ErrRefused = errors.New("refused")
 
+// ErrUnsupported says that the kernel lacks what a VIP's mode needs.
+var ErrUnsupported = tunnel.ErrUnsupported
+
 // ErrInterrupted says that a verb was told to end before it was done. Additions were taken back.
 var ErrInterrupted = errors.New("interrupted")
 

@@ -3,6 +3,7 @@ package realserver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"runtime"
@@ -53,6 +54,7 @@ func tunnelDown(f *fake) {
 var scenarios = []scenario{
 	{name: "start, start", verb: Add(vipA, vipB), after: Add(vipA, vipB), set: Set{vipA, vipB}},
 	{name: "start, start a global one", verb: Add(vipA), after: Add(vipC), set: Set{vipA, vipC}},
+	{name: "start IPv6 and IPv4, stop IPv4", verb: Add(vipA, vip6), after: Replace(Flag, vip6), set: Set{vip6}},
 	{name: "start A, start B", before: []Edit{Add(vipA)}, verb: Add(vipB), after: Keep, set: Set{vipA, vipB}},
 	{name: "start, stop", verb: Add(vipA, vipB), after: DropAll},
 	{name: "stop, stop", before: []Edit{Add(vipA, vipB)}, verb: DropAll, after: DropAll},
@@ -119,7 +121,8 @@ func (sc scenario) manages(vip netip.Addr) bool {
 
 // kill runs a scenario once for each write of its verb, and once to its end. It returns the runs made.
 func (b *bench) kill(host base, sc scenario) (at int, err error) {
-	for at = 1; ; at++ {
+	b.unkilled = nil
+	for at = 0; ; at++ { // the first run is not killed
 		b.on(host.kernel())
 		b.exempt[vipA.Addr] = host.hand > 0 && !sc.manages(vipA.Addr)
 		for _, e := range sc.before {
@@ -142,7 +145,7 @@ func (b *bench) kill(host base, sc scenario) (at int, err error) {
 		if err := b.finish(host, sc, at == 1 && dead); err != nil {
 			return at, err
 		}
-		if !dead {
+		if at > 0 && !dead {
 			return at, nil
 		}
 	}
@@ -153,6 +156,14 @@ func (b *bench) kill(host base, sc scenario) (at int, err error) {
 func (b *bench) finish(host base, sc scenario, untouched bool) error {
 	if _, err, _ := b.converge(sc.after); err != nil {
 		return fmt.Errorf("the verb after: %w", err)
+	}
+	if b.unkilled == nil {
+		b.unkilled = maps.Clone(b.host.Conf)
+	}
+	for k, v := range b.host.Conf {
+		if want, ok := b.unkilled[k]; ok && v != want && !untouched && host.hand == 0 { // a VIP by hand may be found, or gone
+			return fmt.Errorf("%s is %d, and %d where nothing was killed", k, v, want)
+		}
 	}
 	b.writes = 0
 	r, err, _ := b.converge(Keep)

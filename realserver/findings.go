@@ -35,13 +35,13 @@ func ownAddresses(entering Set, h *Host) (finds []Finding) {
 	}
 	holders, count := h.holders(), map[string]int{}
 	for _, a := range h.Addrs {
-		if a.Scope == "global" && !holders[a.Device] {
+		if a.Scope == "global" && a.Prefix.Addr().Is4() && !holders[a.Device] {
 			count[a.Device]++
 		}
 	}
 	own := map[netip.Addr]string{}
 	for _, a := range h.Addrs {
-		if !holders[a.Device] && a.Scope == "global" && (count[a.Device] == 1 || a.Prefix.Addr() == h.Source) {
+		if !holders[a.Device] && a.Scope == "global" && a.Prefix.Addr().Is4() && (count[a.Device] == 1 || a.Prefix.Addr() == h.Source) {
 			own[a.Prefix.Addr()] = a.Device
 		}
 	}
@@ -72,7 +72,7 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	if guards(p) {
 		bound := onHost(j.VIPs, h)
 		for _, v := range j.VIPs {
-			if bound[v.Addr] {
+			if bound[v.Addr] && v.Addr.Is4() {
 				finds = append(finds, Finding{Warning, "was-answering", v.Addr.String(),
 					fmt.Sprintf("VIP %s was bound while this host answered ARP for it: neighbours may have cached its MAC address", v.Addr),
 					"on the director: arping -U -I NIC " + v.Addr.String()})

@@ -89,7 +89,7 @@ func (l linux) do(ctx context.Context, h *Host, changes []Change) []error {
 		} else {
 			errs[i] = l.set(ctx, h, changes[i])
 		}
-		if changes[i].Stage != PutBack && errors.Join(errs[i:end]...) != nil {
+		if changes[i].Stage != PutBack && !changes[i].unjudged && errors.Join(errs[i:end]...) != nil {
 			for i := end; i < len(changes); i++ {
 				errs[i] = errSkipped
 			}
@@ -114,6 +114,7 @@ func addresses(h *Host, changes []Change) []error {
 	}
 	errs, err := loopback.Apply(ops)
 	if err != nil { // what became of them is unknown: none counts as done
+		err = fmt.Errorf("%s, and %d more: %w", changes[0].Item.Command(changes[0].To), len(changes)-1, err)
 		for i := range errs {
 			errs[i] = err
 		}

@@ -126,7 +126,7 @@ func orAbsent(value string) string {
 // foreign is an address on a device that is no VIP of rsagent's; "" is none.
 func (j *Journal) foreign(h *Host, device string) string {
 	for _, a := range h.Addrs {
-		if a.Device == device && !j.VIPs.has(a.Prefix.Addr()) && !slices.Contains(j.Leaving, a.Prefix.Addr()) {
+		if a.Device == device && !a.Prefix.Addr().IsLinkLocalUnicast() && !j.VIPs.has(a.Prefix.Addr()) && !slices.Contains(j.Leaving, a.Prefix.Addr()) {
 			return a.Prefix.String()
 		}
 	}
@@ -155,7 +155,7 @@ func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
 		case !managed && !leaving[ip]:
 		case !holders[a.Device]:
 			if managed {
-				finds = append(finds, Finding{Warning, "vip-on-nic", a.Device, fmt.Sprintf("VIP %s is on %s too, which answers ARP for it; right only where this host is the director as well", ip, a.Device), "ip addr del " + a.Addr.String()})
+				finds = append(finds, Finding{Warning, "vip-on-nic", a.Device, fmt.Sprintf("VIP %s is on %s too, which answers for it; right only where this host is the director as well", ip, a.Device), "ip addr del " + a.Addr.String()})
 			}
 		case !managed:
 			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
@@ -168,7 +168,7 @@ func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
 	}
 	for _, v := range j.VIPs {
 		if !bound[v.Addr] {
-			p = append(p, Change{Stage: Bind, Item: loopback.Addr{Device: v.On(), Prefix: v.prefix()}, To: v.Scope, Why: "the VIP", device: v.On()})
+			p = append(p, Change{Stage: Bind, Item: loopback.Addr{Device: v.On(), Prefix: v.prefix()}, To: v.scope(), Why: "the VIP", device: v.On()})
 		}
 	}
 	return p, finds

@@ -64,21 +64,21 @@ func TestPlan(t *testing.T) {
 		want []string
 	}{
 		{"nothing managed", nil, hostWith(nil), nil},
-		{"DR", Set{vipA}, hostWith(nil), slices.Concat(guardAll, lo, []string{
+		{"DR", Set{vipA}, hostWith(nil), slices.Concat(lo, guardAll, []string{
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
 		{"TUN, foretold from default", Set{vipB}, hostWith(func(f *fake) { f.set("default", "rp_filter", 1) }), slices.Concat(
-			[]string{"create: modprobe ipip"}, guardAll, lo, []string{
+			[]string{"create: modprobe ipip"}, lo, guardAll, []string{
 				"guard: sysctl -w net.ipv4.conf.tunl0.rp_filter=2", "guard: ip link set tunl0 up",
 				"bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
-		{"TUN, nothing to open", Set{vipB}, hostWith(func(f *fake) { f.addDevice("tunl0") }), slices.Concat(guardAll, lo,
+		{"TUN, nothing to open", Set{vipB}, hostWith(func(f *fake) { f.addDevice("tunl0") }), slices.Concat(lo, guardAll,
 			[]string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
 		{"the module is there, the device is not", Set{vipB}, hostWith(func(f *fake) { f.host.Modules["ipip"] = true }), slices.Concat(
-			[]string{"create: ip link add tunl0 type ipip"}, guardAll, lo,
+			[]string{"create: ip link add tunl0 type ipip"}, lo, guardAll,
 			[]string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
-		{"arp_ignore 3 on eth0 serves scope host", Set{vipA}, hostWith(func(f *fake) { f.set("eth0", "arp_ignore", 3) }), slices.Concat(guardAll, lo, []string{
+		{"arp_ignore 3 on eth0 serves scope host", Set{vipA}, hostWith(func(f *fake) { f.set("eth0", "arp_ignore", 3) }), slices.Concat(lo, guardAll, []string{
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
 		{"arp_ignore 3 on eth0 leaks scope global", Set{vipC}, hostWith(func(f *fake) { f.set("eth0", "arp_ignore", 3) }), []string{
-			guardAll[0], "guard: sysctl -w net.ipv4.conf.eth0.arp_ignore=1", guardAll[1], lo[0], lo[1],
+			lo[0], lo[1], guardAll[0], "guard: sysctl -w net.ipv4.conf.eth0.arp_ignore=1", guardAll[1],
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.3/32 dev lo scope global"}},
 		{"no guard asked for", Set{with(vipA, func(v *VIP) { v.Guard = GuardNone })}, hostWith(nil), []string{
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
@@ -91,11 +91,15 @@ func TestPlan(t *testing.T) {
 		}), []string{
 			"guard: sysctl -w net.ipv4.conf.br0.arp_ignore=1", "guard: sysctl -w net.ipv4.conf.br0.arp_announce=2",
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
-		{"a wide VIP: the narrow one first", Set{vipA}, hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/24", "lo"), "global") }), slices.Concat(guardAll, lo, []string{
+		{"a wide VIP: the narrow one first", Set{vipA}, hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/24", "lo"), "global") }), slices.Concat(lo, guardAll, []string{
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
+		{"IPv6 needs no guard", Set{vip6}, hostWith(nil), []string{
+			"guard: ip link set lo up", "bind: ip addr add 2001:db8::1/128 dev lo nodad preferred_lft 0"}},
+		{"IPv6 beside IPv4", Set{vipA, vip6}, hostWith(nil), slices.Concat(lo, guardAll, []string{"guard: ip link set lo up",
+			"bind: ip addr add 192.0.2.1/32 dev lo scope host", "bind: ip addr add 2001:db8::1/128 dev lo nodad preferred_lft 0"})},
 		{"a dummy to hold it", Set{with(vipA, func(v *VIP) { v.Device = "dummy0" })}, hostWith(func(f *fake) {
 			f.link(sysctl.Interface{Name: "dummy0", Index: 3, Kind: "dummy"})
-		}), slices.Concat(guardAll, lo, []string{"guard: ip link set dummy0 up", "bind: ip addr add 192.0.2.1/32 dev dummy0 scope host"})},
+		}), slices.Concat(lo, guardAll, []string{"guard: ip link set dummy0 up", "bind: ip addr add 192.0.2.1/32 dev dummy0 scope host"})},
 	} {
 		p, finds := plan(&Journal{VIPs: c.set}, c.host)
 		if d := cmp.Diff(c.want, steps(p)); d != "" {
@@ -155,6 +159,7 @@ func TestFindings(t *testing.T) {
 		}), []string{"error no-arp tun7"}},
 		{"an interface left uncovered", Set{vipAeth}, hostWith(func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true}) }),
 			[]string{"warning uncovered eth1", "warning uncovered eth1"}},
+		{"IPv6 is disabled", Set{vip6}, hostWith(func(f *fake) { f.host.Links[0].IPv6 = false }), []string{"error ipv6-disabled lo"}},
 		{"VIP on lo, bare tunnel, all strict", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 1) }), []string{"error rp-filter tunl0"}},
 		{"VIP on lo, bare tunnel, all loose", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 2) }), []string{"error rp-filter tunl0"}},
 		{"VIP on lo, a tunnel with an address", Set{vipBlo}, hostWith(func(f *fake) {

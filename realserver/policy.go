@@ -52,45 +52,52 @@ func (p *policy) find(level Level, code, subject, message, cure string) {
 func (p *policy) guards() {
 	everywhere, named := false, map[string]bool{}
 	for _, v := range p.set {
+		if v.Addr.Is6() {
+			continue // Linux answers no neighbour solicitation for an address that is on lo only
+		}
 		everywhere = everywhere || v.Guard == GuardAll
 		for _, name := range v.Interfaces {
 			named[name] = true
 		}
 	}
 	names := p.resolve(named)
-	var decoration []sysctl.Setting
+	var out []sysctl.Setting
 	for _, r := range arp.Rules(p.scopeHost()) {
 		if everywhere {
 			all := r.Everywhere(p.base, p.host.speakers())
-			p.settings("", all)
 			if len(all) > 0 {
-				decoration = append(decoration, sysctl.Setting{Key: sysctl.Key{Iface: "lo", Knob: r.Knob}, Value: r.Want,
-					Why: "as the classic recipe writes; the kernel pays no heed to it"})
+				p.decorate(r)
 			}
+			out = append(out, all...)
 			continue
 		}
 		for _, name := range names {
-			p.settings("", r.On(p.base, name))
+			out = append(out, r.On(p.base, name)...)
 		}
 		if len(names) > 0 {
 			p.uncovered(r, names)
 		}
 	}
-	for _, x := range decoration {
-		p.need(Guard, x.Key, strconv.Itoa(x.Value), x.Why).unjudged = true
-	}
+	p.settings("", out)
+}
+
+// decorate writes a rule to lo, as the classic recipe does. It comes before what counts: a run killed
+// in between is then seen not to be done.
+func (p *policy) decorate(r sysctl.Rule) {
+	key := sysctl.Key{Iface: "lo", Knob: r.Knob}
+	p.need(Guard, key, strconv.Itoa(r.Want), "as the classic recipe writes; the kernel pays no heed to it").unjudged = true
 }
 
 // scopeHost says that each VIP, as it is bound or will be, has scope host.
 func (p *policy) scopeHost() bool {
 	for _, v := range p.set {
-		if v.Scope != "host" {
+		if v.Addr.Is4() && v.Scope != "host" {
 			return false
 		}
 	}
 	holders := p.host.holders()
 	for _, a := range p.host.Addrs {
-		if a.Scope != "host" && holders[a.Device] && p.set.has(a.Prefix.Addr()) {
+		if a.Prefix.Addr().Is4() && a.Scope != "host" && holders[a.Device] && p.set.has(a.Prefix.Addr()) {
 			return false
 		}
 	}
@@ -139,6 +146,10 @@ func (p *policy) devices() {
 			done[on] = true
 			p.device(on, v)
 		}
+		if v.Addr.Is6() && !done["ipv6 "+v.On()] {
+			done["ipv6 "+v.On()] = true
+			p.takesIPv6(v.On())
+		}
 	}
 }
 
@@ -158,7 +169,7 @@ func (p *policy) tunnel(k tunnel.Kind) {
 		p.need(Create, device, k.Link, "this network namespace has none, and it unwraps the director's packets").device = k.Device
 	}
 	for _, a := range p.host.Addrs {
-		if a.Device == k.Device && !p.set.has(a.Prefix.Addr()) {
+		if a.Device == k.Device && !a.Prefix.Addr().IsLinkLocalUnicast() && !p.set.has(a.Prefix.Addr()) {
 			p.find(Warning, "shared", k.Device, fmt.Sprintf("%s is on %s too: someone else uses it; stop will leave that address, and the device up", a.Prefix, k.Device), "")
 		}
 	}
@@ -188,7 +199,7 @@ func (p *policy) addressed(device string) bool {
 		}
 	}
 	for _, a := range p.host.Addrs {
-		if a.Device == device && !p.set.has(a.Prefix.Addr()) { // a copy of a VIP that sits elsewhere goes
+		if a.Device == device && a.Prefix.Addr().Is4() && !p.set.has(a.Prefix.Addr()) { // a copy of a VIP that sits elsewhere goes
 			return true
 		}
 	}
@@ -211,4 +222,11 @@ func (p *policy) device(name string, v VIP) {
 	}
 	c := p.need(Guard, tunnel.Link{Name: name}, "up", "nothing is served from an interface that is down")
 	c.device, c.Keep = name, name == "lo"
+}
+
+// takesIPv6 finds an interface on which the kernel would refuse an IPv6 VIP.
+func (p *policy) takesIPv6(name string) {
+	if l := p.host.link(name); l != nil && !l.IPv6 {
+		p.find(Error, "ipv6-disabled", name, "IPv6 is disabled on "+name, "sysctl -w net.ipv6.conf."+name+".disable_ipv6=0")
+	}
 }

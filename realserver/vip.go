@@ -37,7 +37,7 @@ type VIP struct {
 	Mode          Mode       `json:"mode"`
 	Device        string     `json:"device,omitempty"` // "" is lo in DR, the tunnel's device in TUN
 	Tunnel        string     `json:"tunnel,omitempty"` // TUN: the encapsulation, see tunnel.Kinds
-	Scope         string     `json:"scope"`            // of the address: "host" or "global"
+	Scope         string     `json:"scope"`            // of an IPv4 address: "host" or "global"
 	Guard         string     `json:"arp-guard"`
 	Interfaces    []string   `json:"interface,omitempty"` // of GuardInterface
 	RPFilter      string     `json:"rp-filter,omitempty"` // TUN: "loose"
@@ -50,7 +50,7 @@ func New(addr netip.Addr) VIP {
 	return VIP{Addr: addr, Mode: DR, Scope: "host", Guard: GuardAll}
 }
 
-// ParseAddr reads a VIP's address: an IPv4 unicast address, bare or with /32. The error says what is
+// ParseAddr reads a VIP's address: a unicast address, bare or with /32 or /128. The error says what is
 // wrong with it. Names are not looked up.
 func ParseAddr(s string) (netip.Addr, error) {
 	bare, bits, slash := strings.Cut(s, "/")
@@ -68,8 +68,6 @@ func ParseAddr(s string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%s is a multicast address", a)
 	case a.IsLinkLocalUnicast():
 		return netip.Addr{}, fmt.Errorf("%s is a link-local address", a)
-	case !a.Is4():
-		return netip.Addr{}, fmt.Errorf("%s is an IPv6 address, which this version does not manage", a)
 	case slash && bits != fmt.Sprint(a.BitLen()):
 		return netip.Addr{}, fmt.Errorf("%s: a VIP is a single address, without a prefix length (or with /%d)", s, a.BitLen())
 	}
@@ -98,6 +96,9 @@ func (v VIP) Check() error {
 	}
 	if err := among("scope", v.Scope, "host", "global"); err != nil {
 		return err
+	}
+	if v.Addr.Is6() && v.Mode == TUN {
+		return bad("mode", "%s: this version takes IPv6 VIPs in mode dr only", v.Addr)
 	}
 	if err := among("arp-guard", v.Guard, GuardAll, GuardInterface, GuardNone); err != nil {
 		return err
@@ -162,6 +163,14 @@ func (v VIP) On() string {
 		return v.kind().Device
 	}
 	return "lo"
+}
+
+// scope is the address scope the VIP is bound with; IPv6 has no choice.
+func (v VIP) scope() string {
+	if v.Addr.Is6() {
+		return "global"
+	}
+	return v.Scope
 }
 
 // prefix is the VIP as an address of its own, with no subnet.

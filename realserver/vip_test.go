@@ -11,7 +11,7 @@ import (
 
 func TestParseAddr(t *testing.T) {
 	for in, want := range map[string]string{
-		"192.0.2.100": "192.0.2.100", "192.0.2.100/32": "192.0.2.100", "203.0.113.255": "203.0.113.255", "240.0.0.1": "240.0.0.1",
+		"192.0.2.100": "192.0.2.100", "192.0.2.100/32": "192.0.2.100", "203.0.113.255": "203.0.113.255", "2001:db8::100": "2001:db8::100", "2001:DB8:0::100/128": "2001:db8::100", "240.0.0.1": "240.0.0.1",
 	} {
 		if a, err := ParseAddr(in); err != nil || a.String() != want {
 			t.Errorf("%q: %v, %v", in, a, err)
@@ -23,7 +23,7 @@ func TestParseAddr(t *testing.T) {
 		"192.0.2.100/24": "single address", "192.0.2.100/8": "single address", "192.0.2.100/0": "single address", "192.0.2.100/33": "single address",
 		"192.0.2.100/": "single address", "192.0.2.100/032": "single address", "192.0.2.100/32/32": "single address",
 		"127.0.0.1": "loopback", "127.1.2.3": "loopback", "0.0.0.0": "no host", "255.255.255.255": "no host", "224.0.0.18": "multicast",
-		"169.254.1.1": "link-local", "::ffff:192.0.2.1": "write 192.0.2.1", "2001:db8::1": "IPv6", "fe80::1%eth0": "link-local", "2001:db8::1%eth0": "not an IP address", "::1": "loopback", "::": "no host",
+		"169.254.1.1": "link-local", "::ffff:192.0.2.1": "write 192.0.2.1", "2001:db8::1/64": "single address", "ff02::1": "multicast", "fe80::1": "link-local", "fe80::1%eth0": "link-local", "2001:db8::1%eth0": "not an IP address", "::1": "loopback", "::": "no host",
 	} {
 		if a, err := ParseAddr(in); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q: %v, %v; want an error with %q", in, a, err, part)
@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for option, bad := range map[string][]func(*VIP){
-		"mode":      {func(v *VIP) { v.Mode = "nat" }, func(v *VIP) { v.Mode = "" }, func(v *VIP) { v.Mode = "DR" }},
+		"mode":      {func(v *VIP) { v.Mode = "nat" }, func(v *VIP) { v.Mode = "" }, func(v *VIP) { v.Mode = "DR" }, func(v *VIP) { v.Mode, v.Addr = TUN, vip6.Addr }},
 		"scope":     {func(v *VIP) { v.Scope = "link" }, func(v *VIP) { v.Scope = "" }},
 		"arp-guard": {func(v *VIP) { v.Guard = "" }, func(v *VIP) { v.Guard = "arptables" }},
 		"tunnel":    {func(v *VIP) { v.Tunnel = "ipip" }, func(v *VIP) { v.Mode, v.Tunnel = TUN, "vxlan" }},

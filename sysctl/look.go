@@ -18,6 +18,7 @@ type Interface struct {
 	Kind   string // as `ip link add type KIND` names it; "" for a physical NIC and for lo
 	Port   string // kind of its master: "bridge", "bond", "team", "vrf"; "" is none
 	Up     bool
+	IPv6   bool // takes IPv6 addresses: the kernel has IPv6, and disable_ipv6 is 0
 	ARP    bool // asks and answers ARP: neither loopback nor NOARP
 }
 
@@ -36,6 +37,8 @@ var devconf = [...]struct {
 
 const (
 	inetConf  = 1      // IFLA_INET_CONF, include/uapi/linux/if_link.h
+	inet6Conf = 2      // IFLA_INET6_CONF, ibid.
+	noIPv6    = 26     // DEVCONF_DISABLE_IPV6, include/uapi/linux/ipv6.h; this array begins at 0
 	skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h
 	retries   = 10     // a dump is repeated this often while others change what it lists
 )
@@ -119,13 +122,15 @@ func parse(m []byte) (i Interface, conf []byte) {
 			})
 		case unix.IFLA_AF_SPEC:
 			each(v, func(typ uint16, v []byte) {
-				if typ == unix.AF_INET {
-					each(v, func(typ uint16, v []byte) {
-						if typ == inetConf {
-							conf = v
-						}
-					})
-				}
+				family := typ
+				each(v, func(typ uint16, v []byte) {
+					switch {
+					case family == unix.AF_INET && typ == inetConf:
+						conf = v
+					case family == unix.AF_INET6 && typ == inet6Conf && len(v) >= 4*(noIPv6+1):
+						i.IPv6 = binary.NativeEndian.Uint32(v[4*noIPv6:]) == 0
+					}
+				})
 			})
 		}
 	})

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rsagent/realserver"
-	"rsagent/tunnel"
 )
 
 // The exit codes, after LSB's of init scripts.
@@ -35,7 +34,7 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.Is(err, realserver.ErrRefused), errors.Is(err, errNotConfigured):
 		return exitRefused
-	case errors.Is(err, tunnel.ErrUnsupported):
+	case errors.Is(err, realserver.ErrUnsupported):
 		return exitUnsupported
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, errNotPermitted):
 		return exitNotPermitted

@@ -26,10 +26,10 @@ func TestJSON(t *testing.T) {
 		upVIP = `{"address":"10.0.0.100","mode":"dr","device":"lo","state":"up"}`
 	)
 	changes := func(outcome string) string {
-		return `{"stage":"guard","item":"net.ipv4.conf.all.arp_ignore","from":"0","to":"1","why":"` + whyIgnore + `","outcome":"` + outcome + `"},` +
-			`{"stage":"guard","item":"net.ipv4.conf.all.arp_announce","from":"0","to":"2","why":"` + whyAnnounce + `","outcome":"` + outcome + `"},` +
-			`{"stage":"guard","item":"net.ipv4.conf.lo.arp_ignore","from":"0","to":"1","why":"` + classic + `","outcome":"` + outcome + `"},` +
+		return `{"stage":"guard","item":"net.ipv4.conf.lo.arp_ignore","from":"0","to":"1","why":"` + classic + `","outcome":"` + outcome + `"},` +
 			`{"stage":"guard","item":"net.ipv4.conf.lo.arp_announce","from":"0","to":"2","why":"` + classic + `","outcome":"` + outcome + `"},` +
+			`{"stage":"guard","item":"net.ipv4.conf.all.arp_ignore","from":"0","to":"1","why":"` + whyIgnore + `","outcome":"` + outcome + `"},` +
+			`{"stage":"guard","item":"net.ipv4.conf.all.arp_announce","from":"0","to":"2","why":"` + whyAnnounce + `","outcome":"` + outcome + `"},` +
 			`{"stage":"bind","item":"10.0.0.100/32 dev lo","from":"","to":"host","why":"the VIP","outcome":"` + outcome + `"}`
 	}
 	guard := func(name string, ignore, announce int, good bool, why string) string {
@@ -65,8 +65,8 @@ func TestJSON(t *testing.T) {
 				`"message":"VIP 10.0.0.100 was bound while this host answered ARP for it: neighbours may have cached its MAC address",`+
 				`"cure":"on the director: arping -U -I NIC 10.0.0.100"}]`, 1), 1},
 		{"MEND", "", 0},
-		{"stop", fmt.Sprintf(head, "stop", "down", true, "") + fmt.Sprintf(withdraw, "done") + back("lo.arp_announce", "2") + "," +
-			back("lo.arp_ignore", "1") + "," + back("all.arp_announce", "2") + "," + back("all.arp_ignore", "1") + tail, 0},
+		{"stop", fmt.Sprintf(head, "stop", "down", true, "") + fmt.Sprintf(withdraw, "done") + back("all.arp_announce", "2") + "," +
+			back("all.arp_ignore", "1") + "," + back("lo.arp_announce", "2") + "," + back("lo.arp_ignore", "1") + tail, 0},
 		{"stop", fmt.Sprintf(head, "stop", "down", false, "") + tail, 0},
 		{"start", fmt.Sprintf(head, "start", "down", false, "") +
 			`],"findings":[],"error":{"code":6,"message":"not configured: no --vip, no VIP in a config file, and nothing is managed"}}`, 6},
@@ -103,16 +103,16 @@ func TestText(t *testing.T) {
 	}{
 		{"status", "down: nothing is managed\ntunnel  tunl0  ipip, rp_filter 0  down, 0 packets received\n", 3},
 		{"start --vip 10.0.0.100 --dry-run", "" +
-			"sysctl -w net.ipv4.conf.all.arp_ignore=1     # " + whyIgnore + "\n" +
-			"sysctl -w net.ipv4.conf.all.arp_announce=2   # " + whyAnnounce + "\n" +
 			"sysctl -w net.ipv4.conf.lo.arp_ignore=1      # " + classic + "\n" +
 			"sysctl -w net.ipv4.conf.lo.arp_announce=2    # " + classic + "\n" +
+			"sysctl -w net.ipv4.conf.all.arp_ignore=1     # " + whyIgnore + "\n" +
+			"sysctl -w net.ipv4.conf.all.arp_announce=2   # " + whyAnnounce + "\n" +
 			"ip addr add 10.0.0.100/32 dev lo scope host  # the VIP\n", 0},
 		{"start --vip 10.0.0.100", "" +
-			"guard  net.ipv4.conf.all.arp_ignore    0 -> 1          " + whyIgnore + "\n" +
-			"guard  net.ipv4.conf.all.arp_announce  0 -> 2          " + whyAnnounce + "\n" +
 			"guard  net.ipv4.conf.lo.arp_ignore     0 -> 1          " + classic + "\n" +
 			"guard  net.ipv4.conf.lo.arp_announce   0 -> 2          " + classic + "\n" +
+			"guard  net.ipv4.conf.all.arp_ignore    0 -> 1          " + whyIgnore + "\n" +
+			"guard  net.ipv4.conf.all.arp_announce  0 -> 2          " + whyAnnounce + "\n" +
 			"bind   10.0.0.100/32 dev lo            absent -> host  the VIP\n" +
 			"up: 1 VIP, 5 changes\n", 0},
 		{"start --vip 10.0.0.100", "up: nothing to do\n", 0},
