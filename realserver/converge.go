@@ -153,7 +153,7 @@ func (r *run) look() error {
 func (r *run) step(ctx context.Context) bool {
 	if r.err == nil {
 		err := refusal(r.Findings)
-		if err == nil && ctx.Err() != nil && len(r.todo()) > 0 {
+		if err == nil && ctx.Err() != nil && r.todo() != nil {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 		}
 		if err != nil {
@@ -199,20 +199,20 @@ func (r *run) step(ctx context.Context) bool {
 
 // todo is the first stage of the plan that may run and has work. Once an addition has failed,
 // nothing is bound any more; but a second copy of a VIP that is bound may go.
-func (r *run) todo() (out []Change) {
-	for _, c := range r.Pending {
-		may := r.allowed&(1<<c.Stage) != 0
-		if c.Stage == Bind && c.To == "" && r.allowed != 0 {
-			may = true
-		}
-		if len(out) > 0 && out[0].Stage != c.Stage {
-			break
-		}
-		if may {
-			out = append(out, c)
-		}
+func (r *run) todo() []Change {
+	may := func(c Change) bool {
+		return r.allowed&(1<<c.Stage) != 0 || c.Stage == Bind && c.To == "" && r.allowed != 0
 	}
-	return out
+	first := slices.IndexFunc(r.Pending, may)
+	if first < 0 {
+		return nil
+	}
+	stage := r.Pending[first].Stage
+	end := first
+	for end < len(r.Pending) && r.Pending[end].Stage == stage {
+		end++
+	}
+	return slices.DeleteFunc(slices.Clone(r.Pending[first:end]), func(c Change) bool { return !may(c) })
 }
 
 // failStage is a failure in a stage. What cannot be taken away, or put back, stays in the journal

@@ -141,6 +141,9 @@ func (s Set) has(a netip.Addr) bool { return s.get(a) != nil }
 
 // without lists the VIPs of s whose addresses t does not hold.
 func (s Set) without(t Set) (out Set) {
+	if len(t) == 0 {
+		return s
+	}
 	for _, v := range s {
 		if !t.has(v.Addr) {
 			out = append(out, v)

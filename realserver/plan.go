@@ -67,7 +67,7 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 	vips, found := planVIPs(j, h)
 	finds = append(finds, found...)
 	wanted := make(map[Item]bool, len(wants))
-	var p []Change
+	p := make([]Change, 0, len(wants)+len(vips)+len(j.Changed))
 	for _, c := range wants {
 		wanted[c.Item] = true
 		if c.From = h.foretold(c.Item); c.From != c.To {
@@ -147,6 +147,7 @@ func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
 			bound[v.Addr] = true
 		}
 	}
+	p = make([]Change, 0, len(j.VIPs)-len(bound)+len(j.Leaving))
 	for _, a := range h.Addrs {
 		ip := a.Prefix.Addr()
 		v := j.VIPs.get(ip)
