@@ -14,7 +14,7 @@ export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
 export GOFLAGS := -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build test soak demo bench lint cover fuzz install clean help FORCE
+.PHONY: build test soak demo bench lint cover fuzz install deb rpm clean help FORCE
 
 build: build/rsagent ## the static binary, as build/rsagent
 
@@ -50,11 +50,16 @@ cover: ## test coverage of the Go packages, without the lab
 fuzz: ## each fuzz target for FUZZTIME (1m)
 	@scripts/fuzz.sh $(FUZZTIME)
 
-install: build ## into $(DESTDIR)$(PREFIX)
-	install -D -m 0755 build/rsagent $(DESTDIR)$(PREFIX)/sbin/rsagent
+install: build ## binary, units, init script, man page and completions, into $(DESTDIR)$(PREFIX)
+	scripts/install.sh build/rsagent '$(DESTDIR)' '$(PREFIX)'
+
+deb rpm: export VERSION := $(VERSION)
+deb rpm: export COMMIT := $(COMMIT)
+deb rpm: ## packages for amd64 and arm64, in build/packages (SOURCE_DATE_EPOCH: by default of the last commit)
+	scripts/package/build.sh $@
 
 clean: ## what was built; the lab's image stays in its cache
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z ]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | expand -t 10
