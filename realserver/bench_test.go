@@ -61,8 +61,8 @@ func (k *bulk) kernel() Kernel {
 		k.addrs[a.Addr] = a
 	}
 	return Kernel{
-		Look: func() (*Host, error) {
-			h, err := k.look()
+		Look: func(bool) (*Host, error) {
+			h, err := k.look(false)
 			h.Addrs = slices.Collect(maps.Values(k.addrs))
 			return h, err
 		},
@@ -89,7 +89,7 @@ func TestCosts(t *testing.T) {
 		k := &bulk{}
 		inner := k.kernel()
 		a := &Agent{StateDir: t.TempDir()}
-		a.Kernel.Look = func() (*Host, error) { c.looks++; return inner.Look() }
+		a.Kernel.Look = func(routes bool) (*Host, error) { c.looks++; return inner.Look(routes) }
 		a.Kernel.Do = func(ctx context.Context, h *Host, changes []Change) []error {
 			c.changes += len(changes)
 			return inner.Do(ctx, h, changes)

@@ -23,8 +23,9 @@ var ErrInterrupted = errors.New("interrupted")
 // A Kernel is all that is asked of the kernel. It is a struct of functions and no interface: were a
 // *netlink.Handle to reach an interface, the linker would keep each of its methods (1 MB).
 type Kernel struct {
-	// Look observes the host. What it returns is complete, or it is an error.
-	Look func() (*Host, error)
+	// Look observes the host, with its blackhole routes if asked: a router has many routes. What it
+	// returns is complete, or it is an error.
+	Look func(routes bool) (*Host, error)
 	// Do makes changes of one stage, in order, on the host as looked at. It returns an error for
 	// each; after a failure the rest is errSkipped, except in PutBack, where each is tried.
 	Do func(context.Context, *Host, []Change) []error
@@ -36,6 +37,10 @@ var errSkipped = errors.New("not tried")
 type Agent struct {
 	Kernel   Kernel
 	StateDir string // holds the journal and the lock
+
+	// Blackhole has stop leave a blackhole route for each VIP that it takes out. The next start of
+	// the VIP removes it, and so does a stop of the VIP without it.
+	Blackhole bool
 
 	moved func() // see store
 }
@@ -60,8 +65,8 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 		return nil, err
 	}
 	r := &Result{Before: j.VIPs}
-	j.edit(edit, given...)
-	if r.Host, err = a.Kernel.Look(); err != nil {
+	j.edit(edit, a.Blackhole, given...)
+	if r.Host, err = a.Kernel.Look(j.routes()); err != nil {
 		return nil, err
 	}
 	j.follow(r.Host)
@@ -114,7 +119,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	}
 	r := &run{Result: &Result{Before: j.VIPs}, agent: a, store: st, journal: j,
 		allowed: 1<<Withdraw | additions | 1<<PutBack}
-	j.edit(edit, given...)
+	j.edit(edit, a.Blackhole, given...)
 	if err := r.look(); err != nil {
 		return r.Result, err
 	}
@@ -139,7 +144,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 }
 
 func (r *run) look() error {
-	h, err := r.agent.Kernel.Look()
+	h, err := r.agent.Kernel.Look(r.journal.routes())
 	if err != nil {
 		return err
 	}

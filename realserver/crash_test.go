@@ -25,6 +25,7 @@ type scenario struct {
 	verb   Edit
 	drift2 func(*fake) // after the kill
 	after  Edit
+	hole   bool            // the verb is a stop that leaves a blackhole route
 	set    Set             // managed and bound in the end
 	only   func(base) bool // the hosts it can be on; nil is all
 }
@@ -55,6 +56,8 @@ var scenarios = []scenario{
 	{name: "start, start", verb: Add(vipA, vipB), after: Add(vipA, vipB), set: Set{vipA, vipB}},
 	{name: "start, start a global one", verb: Add(vipA), after: Add(vipC), set: Set{vipA, vipC}},
 	{name: "start IPv6 and IPv4, stop IPv4", verb: Add(vipA, vip6), after: Replace(Flag, vip6), set: Set{vip6}},
+	{name: "stop into a blackhole, start", before: []Edit{Add(vipA, vipB)}, verb: Drop(vipA.Addr), hole: true, after: Add(vipA), set: Set{vipA, vipB}},
+	{name: "stop all into a blackhole, restart", before: []Edit{Add(vipA, vipB)}, verb: DropAll, hole: true, after: Keep},
 	{name: "start A, start B", before: []Edit{Add(vipA)}, verb: Add(vipB), after: Keep, set: Set{vipA, vipB}},
 	{name: "start, stop", verb: Add(vipA, vipB), after: DropAll},
 	{name: "stop, stop", before: []Edit{Add(vipA, vipB)}, verb: DropAll, after: DropAll},
@@ -134,7 +137,9 @@ func (b *bench) kill(host base, sc scenario) (at int, err error) {
 			sc.drift1(b.fake)
 		}
 		b.writes, b.killAt = 0, at
+		b.blackhole = sc.hole
 		_, err, dead := b.converge(sc.verb)
+		b.blackhole = false
 		b.killAt = 0
 		if err != nil {
 			return at, err
@@ -183,7 +188,7 @@ func (b *bench) finish(host base, sc scenario, untouched bool) error {
 	if err := b.bound(host, want); err != nil {
 		return err
 	}
-	if _, err, _ := b.converge(DropAll, vipA.Addr); err != nil {
+	if _, err, _ := b.converge(DropAll, vipA.Addr, vipB.Addr); err != nil {
 		return fmt.Errorf("the last stop: %w", err)
 	}
 	if err := b.restored(host); err != nil {
@@ -260,7 +265,7 @@ func (b *bench) fault(host base, before []Edit, verb Edit, at int) (failed bool,
 			return false, err
 		}
 	}
-	was, _ := b.look()
+	was, _ := b.look(false)
 	journal, _ := os.ReadFile(b.journal())
 	var n int
 	var victim Item

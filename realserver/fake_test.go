@@ -45,10 +45,10 @@ func (f *fake) write() {
 
 func (f *fake) kernel() Kernel { return Kernel{Look: f.look, Do: f.do} }
 
-func (f *fake) look() (*Host, error) {
+func (f *fake) look(bool) (*Host, error) {
 	h := f.host
 	h.Links, h.Conf, h.Addrs = slices.Clone(h.Links), maps.Clone(h.Conf), slices.Clone(h.Addrs)
-	h.Modules = maps.Clone(h.Modules)
+	h.Modules, h.Dropped = maps.Clone(h.Modules), maps.Clone(h.Dropped)
 	return &h, nil
 }
 
@@ -79,6 +79,8 @@ func (f *fake) apply(c Change) {
 			panic("written, and not there: " + it.String())
 		}
 		f.host.Conf[it], _ = strconv.Atoi(c.To)
+	case loopback.Blackhole:
+		f.host.Dropped[it.VIP] = c.To != ""
 	case tunnel.Module:
 		f.host.Modules[it.Name] = true
 		if f.fallback {
@@ -232,7 +234,7 @@ func bases() (out []base) {
 
 func (b base) kernel() *fake {
 	f := &fake{fallback: b.tun != tunNone, tunWasUp: b.tun == tunUp, ignoreWas: b.allIgnore, leaking: map[netip.Addr]bool{}, exempt: map[netip.Addr]bool{}}
-	f.host = Host{Conf: sysctl.Table{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
+	f.host = Host{Conf: sysctl.Table{}, Dropped: map[netip.Addr]bool{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
 	f.host.Links = []sysctl.Interface{{Name: "lo", Index: 1, Up: b.hand != 0, IPv6: true}, {Name: "eth0", Index: 2, Up: true, ARP: true}}
 	for _, i := range []string{"all", "default", "lo", "eth0"} {
 		for _, k := range knobs {
@@ -282,6 +284,11 @@ func (f *fake) restored(b base) error {
 			return fmt.Errorf("%+v, was %+v", l, *old)
 		}
 	}
+	for a, dropped := range f.host.Dropped {
+		if dropped {
+			return fmt.Errorf("a blackhole route for %s is left", a)
+		}
+	}
 	have := map[loopback.Addr]bool{}
 	for _, a := range f.host.Addrs {
 		have[a.Addr] = true
@@ -300,8 +307,9 @@ func (f *fake) restored(b base) error {
 // A bench runs verbs on a fake, with the journal in a folder of its own.
 type bench struct {
 	*fake
-	dir      string
-	unkilled sysctl.Table // the settings after the scenario at hand, where nothing was killed
+	dir       string
+	blackhole bool         // stop leaves a route
+	unkilled  sysctl.Table // the settings after the scenario at hand, where nothing was killed
 }
 
 func newBench(t testing.TB) *bench {
@@ -347,7 +355,7 @@ func (b *bench) converge(e Edit, given ...netip.Addr) (r *Result, err error, dea
 			dead = true
 		}
 	}()
-	a := &Agent{Kernel: b.kernel(), StateDir: b.dir, moved: b.write}
+	a := &Agent{Kernel: b.kernel(), StateDir: b.dir, Blackhole: b.blackhole, moved: b.write}
 	r, err = a.Converge(context.Background(), e, given...)
 	return r, err, false
 }

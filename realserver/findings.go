@@ -3,6 +3,7 @@ package realserver
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"rsagent/loopback"
 )
@@ -62,10 +63,10 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	if len(j.Leaving) > 0 && h.Forwards {
 		leaving := onHost(fromAddrs(j.Leaving), h)
 		for _, a := range j.Leaving {
-			if leaving[a] {
+			if leaving[a] && !slices.Contains(j.Blackholes, a) {
 				finds = append(finds, Finding{Warning, "forwards", a.String(),
 					"this host forwards: packets that the director still sends for " + a.String() + " go back to it, round and round",
-					"take this real server out of the director's table first"})
+					"take this real server out of the director's table first, or: rsagent stop --blackhole"})
 			}
 		}
 	}

@@ -17,14 +17,15 @@ type Host struct {
 	Links    []sysctl.Interface
 	Conf     sysctl.Table
 	Addrs    []loopback.Held
-	Source   netip.Addr        // what the kernel picks as source for the default route
-	Forwards bool              // ip_forward: packets that are not for this host are passed on
-	Modules  map[string]bool   // which modules of tunnel.Kinds are there
-	Received map[string]uint64 // packets that came out of each tunnel device
+	Source   netip.Addr          // what the kernel picks as source for the default route
+	Forwards bool                // ip_forward: packets that are not for this host are passed on
+	Modules  map[string]bool     // which modules of tunnel.Kinds are there
+	Received map[string]uint64   // packets that came out of each tunnel device
+	Dropped  map[netip.Addr]bool // addresses with a blackhole route; nil where they were not asked for
 }
 
-// An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr, a
-// tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is absent.
+// An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr or
+// Blackhole, a tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is absent.
 type Item interface {
 	String() string
 	Command(value string) string // what an operator would type to give the item this value
@@ -40,6 +41,10 @@ func (h *Host) value(it Item) string {
 	case tunnel.Module:
 		if h.Modules[it.Name] {
 			return "loaded"
+		}
+	case loopback.Blackhole:
+		if h.Dropped[it.VIP] {
+			return "blackhole"
 		}
 	case tunnel.Device:
 		if l := h.link(it.Name); l != nil {

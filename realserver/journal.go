@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
 )
@@ -20,11 +21,12 @@ const journalVersion = 1
 // before a change and again when the change is seen to be gone, so that whatever kills rsagent, the
 // next verb knows what to finish or take back. VIPs have no entries: stopped means absent.
 type Journal struct {
-	Version int          `json:"version"`
-	Boot    string       `json:"boot"`              // boot id: nothing outlives a reboot
-	VIPs    Set          `json:"vips"`              // the managed set
-	Leaving []netip.Addr `json:"leaving,omitempty"` // VIPs to go, not yet seen gone
-	Changed []Entry      `json:"changed,omitempty"` // in the order in which they were first changed
+	Version    int          `json:"version"`
+	Boot       string       `json:"boot"`                 // boot id: nothing outlives a reboot
+	VIPs       Set          `json:"vips"`                 // the managed set
+	Leaving    []netip.Addr `json:"leaving,omitempty"`    // VIPs to go, not yet seen gone
+	Blackholes []netip.Addr `json:"blackholes,omitempty"` // VIPs that stop left a blackhole route for
+	Changed    []Entry      `json:"changed,omitempty"`    // in the order in which they were first changed
 }
 
 // An Entry is one thing changed: what it was before the first change, and every value written since.
@@ -41,8 +43,8 @@ func (e Entry) ours(now string) bool { return slices.Contains(e.Wrote, now) }
 
 // An entryForm is an entry as the file has it.
 type entryForm struct {
-	Kind    string   `json:"kind"` // conf, link, device
-	Name    string   `json:"name"` // of the interface
+	Kind    string   `json:"kind"` // conf, link, device, blackhole
+	Name    string   `json:"name"` // of the interface; of a blackhole the VIP
 	Knob    string   `json:"knob,omitempty"`
 	IfIndex int      `json:"ifindex,omitempty"`
 	From    string   `json:"from"`
@@ -59,6 +61,8 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 		f.Kind, f.Name = "link", it.Name
 	case tunnel.Device:
 		f.Kind, f.Name = "device", it.Name
+	case loopback.Blackhole:
+		f.Kind, f.Name = "blackhole", it.VIP.String()
 	default:
 		return nil, fmt.Errorf("%s has no place in a journal", e.Item)
 	}
@@ -92,12 +96,18 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 		e.Item = tunnel.Device{Name: f.Name}
 		k, ok := tunnel.ByDevice(f.Name)
 		valid = func(value string) bool { return ok && (value == "" || value == k.Link) }
+	case "blackhole":
+		vip, err := ParseAddr(f.Name)
+		if err != nil {
+			return err
+		}
+		e.Item = loopback.Blackhole{VIP: vip}
+		valid = func(value string) bool { return value == "" || value == "blackhole" }
 	default:
 		return fmt.Errorf("kind %q is none that rsagent changes", f.Kind)
 	}
-	pseudo := f.Kind == "conf" && f.IfIndex == 0 && f.Name == sysctl.All
-	keyed := f.IfIndex > 0 && f.Kind != "device" || f.IfIndex == 0 && (pseudo || f.Kind == "device")
-	if !pseudo && !ValidName(f.Name) || !keyed || len(f.Wrote) == 0 {
+	named := f.Kind == "device" || f.Kind == "blackhole" || f.Kind == "conf" && f.Name == sysctl.All // and not by ifindex
+	if named != (f.IfIndex == 0) || f.IfIndex < 0 || len(f.Wrote) == 0 || !ValidName(f.Name) && f.Kind != "blackhole" && f.Name != sysctl.All {
 		return fmt.Errorf("entry %s is none that rsagent writes", e.Item)
 	}
 	for _, value := range append(f.Wrote, f.From) {
@@ -144,7 +154,7 @@ func parseJournal(b []byte) (*Journal, error) {
 			return nil, fmt.Errorf("VIP %s has no origin", v.Addr)
 		}
 	}
-	for _, a := range j.Leaving {
+	for _, a := range slices.Concat(j.Leaving, j.Blackholes) {
 		if _, err := ParseAddr(a.String()); err != nil {
 			return nil, err
 		}
@@ -153,14 +163,21 @@ func parseJournal(b []byte) (*Journal, error) {
 }
 
 // edit moves the journal to the set the verb wants. What it drops is leaving, and so are the VIPs
-// given, managed or not, unless the set holds them.
-func (j *Journal) edit(e Edit, given ...netip.Addr) {
+// given, managed or not, unless the set holds them. Those get a blackhole route, or are rid of it.
+func (j *Journal) edit(e Edit, blackhole bool, given ...netip.Addr) {
 	old := j.VIPs
 	j.VIPs = e(old)
+	gone := slices.DeleteFunc(slices.Clone(given), j.VIPs.has)
 	for _, v := range old.without(j.VIPs) {
-		given = append(given, v.Addr)
+		gone = append(gone, v.Addr)
 	}
-	j.leave(given...)
+	j.leave(gone...)
+	kept := slices.DeleteFunc(slices.Clone(j.Blackholes), func(a netip.Addr) bool { return j.VIPs.has(a) || slices.Contains(gone, a) })
+	if blackhole {
+		kept = append(kept, gone...)
+	}
+	slices.SortFunc(kept, netip.Addr.Compare)
+	j.Blackholes = slices.Compact(kept)
 }
 
 // leave adds to the VIPs that are to go; one that is in the set is not.
@@ -193,8 +210,8 @@ func ifIndex(h *Host, it Item) (index int, journalled bool) {
 		name = it.Iface
 	case tunnel.Link:
 		name = it.Name
-	case tunnel.Device:
-		return 0, true // it has no ifindex before it is made
+	case tunnel.Device, loopback.Blackhole:
+		return 0, true // one has no ifindex before it is made, the other never
 	default:
 		return 0, false
 	}
@@ -228,7 +245,7 @@ func (j *Journal) settle(h *Host, p []Change) {
 	for _, c := range p {
 		pending[c.Item] = true
 	}
-	wants, _ := needs(j.VIPs, h, j.Changed)
+	wants, _ := needs(j, h)
 	for _, c := range wants {
 		pending[c.Item] = true
 	}
@@ -246,4 +263,9 @@ func (j *Journal) settle(h *Host, p []Change) {
 // forget drops an entry that turned out not to be rsagent's.
 func (j *Journal) forget(it Item) {
 	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.Item == it })
+}
+
+// routes says that the journal is about routes too.
+func (j *Journal) routes() bool {
+	return len(j.Blackholes) > 0 || slices.ContainsFunc(j.Changed, func(e Entry) bool { _, ok := e.Item.(loopback.Blackhole); return ok })
 }

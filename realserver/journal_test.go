@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
 )
@@ -19,12 +20,13 @@ import (
 // full is a journal with everything in it that one can hold.
 func full() *Journal {
 	return &Journal{Version: 1, Boot: "b", VIPs: Set{vipAeth, with(vipB, func(v *VIP) { v.Origin = Config | Flag; v.Tunnel = "ipip" }), vipC},
-		Leaving: []netip.Addr{netip.MustParseAddr("192.0.2.9")},
+		Leaving: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Blackholes: []netip.Addr{netip.MustParseAddr("192.0.2.8")},
 		Changed: []Entry{
 			{sysctl.Key{Iface: "all", Knob: "arp_ignore"}, 0, "0", []string{"1"}},
 			{sysctl.Key{Iface: "eth0.100", Knob: "rp_filter"}, 7, "1", []string{"2", "0"}},
 			{tunnel.Link{Name: "tunl0"}, 9, "down", []string{"up"}},
 			{tunnel.Device{Name: "tunl0"}, 0, "", []string{"ipip"}},
+			{loopback.Blackhole{VIP: netip.MustParseAddr("192.0.2.8")}, 0, "", []string{"blackhole"}},
 		}}
 }
 
@@ -57,6 +59,7 @@ func TestJournalTampered(t *testing.T) {
 		{`"ifindex":7`, `"ifindex":0`}, {`"ifindex":7`, `"ifindex":-7`}, {`"from":"0"`, `"from":"x"`}, {`"from":"0"`, `"from":"00"`}, {`"from":"0"`, `"from":""`},
 		{`"wrote":["1"]`, `"wrote":[]`}, {`"wrote":["1"]`, `"wrote":["99999999999"]`}, {`"from":"down"`, `"from":"sideways"`},
 		{`"kind":"device"`, `"kind":"file"`}, {`"wrote":["ipip"]`, `"wrote":["vlan"]`}, {`"kind":"device","name":"tunl0"`, `"kind":"device","name":"eth0"`},
+		{`"name":"192.0.2.8"`, `"name":"0.0.0.0"`}, {`"name":"192.0.2.8"`, `"name":"192.0.2.0/24"`}, {`"wrote":["blackhole"]`, `"wrote":["unicast"]`},
 		{`"address":"192.0.2.1"`, `"address":"127.0.0.1"`}, {`"address":"192.0.2.1"`, `"address":"192.0.2.200"`}, {`"mode":"tun"`, `"mode":"nat"`},
 		{`"origin":"config,flag"`, `"origin":"root"`}, {`"origin":"config,flag"`, `"origin":""`}, {`["192.0.2.9"]`, `["0.0.0.0"]`}, {`["192.0.2.9"]`, `["x"]`},
 	} {

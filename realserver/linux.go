@@ -44,7 +44,7 @@ func Linux() (k Kernel, closer func(), err error) {
 	return Kernel{Look: l.look, Do: l.do}, func() { h.Close(); s.Close() }, nil
 }
 
-func (l linux) look() (*Host, error) {
+func (l linux) look(routes bool) (*Host, error) {
 	links, conf, err := l.conf.Look(l.socket)
 	if err != nil {
 		return nil, err
@@ -62,6 +62,11 @@ func (l linux) look() (*Host, error) {
 	}
 	if h.Forwards, err = l.conf.Forwards(); err != nil {
 		return nil, err
+	}
+	if routes {
+		if h.Dropped, err = loopback.Blackholes(l.netlink); err != nil {
+			return nil, err
+		}
 	}
 	for _, k := range tunnel.Kinds {
 		dev := h.link(k.Device)
@@ -137,6 +142,8 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 			return fmt.Errorf("%s: there is no such interface", it)
 		}
 		return tunnel.SetUp(l.netlink, link.Index, c.To == "up")
+	case loopback.Blackhole:
+		return it.Set(l.netlink, c.To != "")
 	case tunnel.Module:
 		for _, k := range tunnel.Kinds {
 			if k.Module == it.Name {

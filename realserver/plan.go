@@ -63,7 +63,7 @@ type Finding struct {
 // plan compares host h with what journal j says it should hold: the changes, in order, none when it
 // is so, and what is worth saying.
 func plan(j *Journal, h *Host) ([]Change, []Finding) {
-	wants, finds := needs(j.VIPs, h, j.Changed)
+	wants, finds := needs(j, h)
 	vips, found := planVIPs(j, h)
 	finds = append(finds, found...)
 	wanted := make(map[Item]bool, len(wants))

@@ -3,10 +3,12 @@ package realserver
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 
 	"rsagent/arp"
+	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
 )
@@ -16,6 +18,7 @@ type policy struct {
 	set   Set
 	host  *Host
 	base  sysctl.Table // the host's settings had rsagent changed nothing
+	holes []netip.Addr // VIPs to be dropped by a route
 	made  func(Item) bool
 	needs []Change
 	finds []Finding
@@ -23,10 +26,13 @@ type policy struct {
 
 // needs is policy applied to the host's baseline: what must be so for the set to be served, and
 // served silently. Findings of level error are what no change of rsagent's can bring about.
-func needs(s Set, h *Host, entries []Entry) ([]Change, []Finding) {
-	p := &policy{set: s, host: h, base: h.baseline(entries)}
+func needs(j *Journal, h *Host) ([]Change, []Finding) {
+	p := &policy{set: j.VIPs, host: h, base: h.baseline(j.Changed), holes: j.Blackholes}
 	p.made = func(it Item) bool {
-		return slices.ContainsFunc(entries, func(e Entry) bool { return e.Item == it })
+		return slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
+	}
+	for _, a := range p.holes { // before the VIP goes; as long as it is there, the route has no effect
+		p.need(Withdraw, loopback.Blackhole{VIP: a}, "blackhole", "a host that forwards would send its packets back to the director, round and round")
 	}
 	p.guards()
 	p.devices()

@@ -104,7 +104,7 @@ func readJournal(path string) ([]byte, error) {
 // save makes the file hold j, by a new file and a rename; it writes nothing where it does already.
 // An empty journal is no file.
 func (s *store) save(j *Journal) error {
-	if len(j.VIPs) == 0 && len(j.Leaving) == 0 && len(j.Changed) == 0 {
+	if len(j.VIPs) == 0 && len(j.Leaving) == 0 && len(j.Blackholes) == 0 && len(j.Changed) == 0 {
 		if s.disk == nil {
 			return nil
 		}

@@ -111,6 +111,7 @@ type call struct {
 	json        bool
 	dryRun      bool
 	verbose     bool
+	blackhole   bool
 	timeout     time.Duration
 }
 
@@ -153,7 +154,7 @@ func (c *call) truth(name string) bool {
 
 // common reads the options that all verbs have.
 func (c *call) common() error {
-	c.dryRun, c.verbose = c.truth("dry-run"), c.truth("verbose")
+	c.dryRun, c.verbose, c.blackhole = c.truth("dry-run"), c.truth("verbose"), c.truth("blackhole")
 	if w, ok := c.get("output"); ok {
 		if w.last() != "text" && w.last() != "json" {
 			return w.misuse("%q is none of text, json", w.last())
@@ -186,6 +187,9 @@ func flagsOf(v verb) (out []*flag) {
 	if v.name != "version" {
 		out = append(out, &flag{name: "config", usage: "read this config `FILE` (default: /etc/rsagent/rsagent.yaml if it exists)"},
 			&flag{name: "state-dir", usage: "keep journal and lock in `DIR` (default: /run/rsagent)"})
+	}
+	if v.name == "stop" {
+		out = append(out, &flag{name: "blackhole", truth: true, usage: "leave a route that drops what still comes for the VIP, on a host that forwards"})
 	}
 	if v.changes {
 		out = append(out, &flag{name: "dry-run", truth: true, usage: "change nothing; print the commands that would do the same"})

@@ -216,7 +216,7 @@ func (c *call) agent() (*realserver.Agent, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &realserver.Agent{Kernel: k, StateDir: c.stateDir}, closer, nil
+	return &realserver.Agent{Kernel: k, StateDir: c.stateDir, Blackhole: c.blackhole}, closer, nil
 }
 
 func (c *call) status() (int, error) {
