@@ -188,6 +188,11 @@ func (b *bench) finish(host base, sc scenario, untouched bool) error {
 	if err := b.bound(host, want); err != nil {
 		return err
 	}
+	for _, v := range (Set{vipA, vipB}).without(want) {
+		if sc.hole && !untouched && !b.host.Dropped[v.Addr] {
+			return fmt.Errorf("no blackhole route for %s", v.Addr)
+		}
+	}
 	if _, err, _ := b.converge(DropAll, vipA.Addr, vipB.Addr); err != nil {
 		return fmt.Errorf("the last stop: %w", err)
 	}
