@@ -33,8 +33,12 @@ for file in /etc/default/rsagent /etc/sysconfig/rsagent; do
 	[ -e "$file" ] || continue
 	[ -r "$file" ] || fail 4 "$file: permission denied"
 	whose="VIP= in $file"
-	# shellcheck source=/dev/null
-	. "$file"
+	if sh -n "$file"; then
+		# shellcheck source=/dev/null
+		. "$file"
+	elif [ "${1-}" != stop ]; then # which must come to its end
+		exit 2
+	fi
 done
 set +a
 set -f # a VIP is no pattern
@@ -61,13 +65,22 @@ config() {
 	fi
 }
 
-# with VERB: rsagent's verb with the config of VIP=, if there is one.
-with() {
-	config || exec rsagent "$1"
+# judged VERB: rsagent's verb with the config of VIP=. Where that cannot be, it says whose it is, and that is the end.
+judged() {
 	rsagent "$1" --config "$list"
 	code=$?
-	[ $code != 2 ] || echo "$me: $list is made of $whose" >&2
-	exit $code
+	[ $code != 2 ] || fail 2 "$list is made of $whose"
+	return $code
+}
+
+# stop takes out what came from a config, whatever VIP= says by now, and what it does say, whoever bound that.
+stop() {
+	if (config); then
+		rsagent stop --config "$list"
+		code=$?
+		[ $code = 2 ] || exit $code
+	fi
+	exec rsagent stop --config /dev/null
 }
 
 [ $# -le 3 ] || usage
@@ -77,15 +90,22 @@ dr | tun) RSAGENT_MODE=$3 && export RSAGENT_MODE ;;
 *) usage ;;
 esac
 case "${1-} ${2:+vip}" in
-"start " | "reload ") with "$1" ;;
+"start " | "reload ") verb=$1 ;;
 # Not a stop and a start: nothing that is to stay blinks.
-"restart ") with reload ;;
-# What came from a config, whatever VIP= says by now.
-"stop ") exec rsagent stop --config /dev/null ;;
+"restart ") verb=reload ;;
+"stop ") stop ;; # does not come back
 "status ") exec rsagent status ;;
 "start vip" | "stop vip" | "status vip") exec rsagent "$1" --vip "$2" ;;
 "restart vip" | "reload vip") exec rsagent start --vip "$2" ;;
 # For rsagent.service: the config of VIP=, and its name where the unit reads it.
-"config ") ! config || echo "RSAGENT_CONFIG=$list" >"$state/environment" ;;
+"config ")
+	config || exit 0
+	judged status >/dev/null
+	echo "RSAGENT_CONFIG=$list" >"$state/environment"
+	exit
+	;;
 *) usage ;;
 esac
+
+config || exec rsagent "$verb"
+judged "$verb"

@@ -71,6 +71,35 @@ func TestDocsNames(t *testing.T) {
 	same(t, "exit codes", regexp.MustCompile(`\n\.B \d+\n`).FindAllString(status, -1), codes)
 }
 
+// The example config has no VIPs, and all that is a comment in it can be taken into use.
+func TestExampleConfig(t *testing.T) {
+	b, err := os.ReadFile("../../scripts/rsagent.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inUse := regexp.MustCompile(`(?m)^#([a-z]|  )`).ReplaceAllString(string(b), "$1")
+	for text, want := range map[string]string{
+		string(b): "",
+		strings.Replace(inUse, "vips: []\n", "", 1): "192.0.2.100 dr, 192.0.2.101 tun, ",
+	} {
+		f, err := parseFile("rsagent.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		vips, err := f.vips()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, v := range vips {
+			got += fmt.Sprintf("%s %s, ", v.Addr, v.Mode)
+		}
+		if got != want {
+			t.Errorf("VIPs: %q, want %q in\n%s", got, want, text)
+		}
+	}
+}
+
 func same(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	for _, list := range []*[]string{&got, &want} {
