@@ -39,7 +39,7 @@ bench: build ## start and stop beside a script and ip -batch, in a throw-away na
 	@scripts/need.sh bench
 	$(GO) run ./scripts/bench -rsagent build/rsagent
 
-lint: ## gofmt, go vet, staticcheck, shellcheck, go mod tidy
+lint: ## gofmt, go vet, staticcheck, shellcheck, go mod tidy, govulncheck
 	@scripts/lint.sh
 
 cover: ## test coverage of the Go packages, without the lab

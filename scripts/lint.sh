@@ -1,9 +1,11 @@
 #!/bin/sh
-# lint.sh: gofmt, go vet, staticcheck, shellcheck, go mod tidy. staticcheck's version is fixed here, outside go.mod.
+# lint.sh: gofmt, go vet, staticcheck, shellcheck, go mod tidy, and govulncheck where its database can be reached. The
+# versions are fixed here, outside go.mod.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 failed=
 bad() { echo "lint: $1"; failed=1; }
 
@@ -17,5 +19,13 @@ if command -v shellcheck >/dev/null; then
 else
 	echo "shellcheck: not installed" >>"${RSAGENT_SKIPS:-/dev/stderr}"
 fi
+vulns=$(go run "$govulncheck" ./cmd/rsagent 2>&1)
+case $? in
+0) ;;
+*) case $vulns in
+	*"fetching vulnerabilities"* | *"dial tcp"* | *"no such host"*) echo "lint: govulncheck not run: its database cannot be reached" ;;
+	*) echo "$vulns"; bad "govulncheck" ;;
+	esac ;;
+esac
 [ -z "$failed" ] && echo "lint: ok"
 exit ${failed:-0}
