@@ -216,9 +216,6 @@ func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
 		}
 		v := New(addr)
 		v.AllowDirector = true // it is not entering the set
-		if a.Scope == "global" {
-			v.Scope = a.Scope
-		}
 		if tunnel.Receives(kind) {
 			v.Mode = TUN
 		}

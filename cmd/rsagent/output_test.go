@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"rsagent/realserver"
+	"rsagent/tunnel"
 )
 
 const (
@@ -203,6 +206,15 @@ func TestFailure(t *testing.T) {
 	w.must(1, "start", "--vip", "10.0.0.100")
 	if !strings.Contains(w.out.String(), "\nFAILED bind  10.0.0.100/32 dev lo ") || strings.Contains(w.out.String(), "changes\n") {
 		t.Error(&w.out)
+	}
+}
+
+// What was not tried, because something before it failed, is no change.
+func TestSkipped(t *testing.T) {
+	r := &report{}
+	r.changes([]realserver.Change{{Item: tunnel.Link{Name: "lo"}, Outcome: "skipped"}, {Item: tunnel.Link{Name: "lo"}, Outcome: "failed"}}, false)
+	if len(r.Changes) != 1 || r.Changes[0].Outcome != "failed" {
+		t.Errorf("%+v", r.Changes)
 	}
 }
 

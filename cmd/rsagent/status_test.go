@@ -117,6 +117,7 @@ func TestStatus(t *testing.T) {
 			w.fail["link tunl0"] = errors.New("x")
 			w.must(1, "stop", "--vip", "10.0.0.3")
 		}, "", 1, "drifted: 1 up, 2 up: link tunl0"},
+		{"its only address on a NIC is a stranger on lo", two, func(w *world) { w.hold("lo", "10.0.0.11/32", "host") }, "--vip 10.0.0.11", 0, "up: 11 up"},
 		{"the host refuses", two + " --arp-guard interface --interface eth0", func(w *world) { w.host.Links[1].Name = "eth9" }, "", 1, "drifted: 1 drifted, 2 drifted"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
