@@ -59,8 +59,10 @@ func Blackholes(h *netlink.Handle) (map[netip.Addr]bool, error) {
 	}
 }
 
-// Set adds the route or deletes it. That it was so already is no failure.
-func (b Blackhole) Set(h *netlink.Handle, on bool) error {
+// SetBlackhole adds the route or deletes it. That it was so already is no failure. It is no method of
+// the item: items are held in an interface, and by a method that takes the handle the linker would keep
+// each of the handle's own (0.8 MB).
+func SetBlackhole(h *netlink.Handle, b Blackhole, on bool) error {
 	var err error
 	if on {
 		if err = h.RouteAdd(b.route()); errors.Is(err, unix.EEXIST) {

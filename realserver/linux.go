@@ -143,7 +143,7 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 		}
 		return tunnel.SetUp(l.netlink, link.Index, c.To == "up")
 	case loopback.Blackhole:
-		return it.Set(l.netlink, c.To != "")
+		return loopback.SetBlackhole(l.netlink, it, c.To != "")
 	case tunnel.Module:
 		for _, k := range tunnel.Kinds {
 			if k.Module == it.Name {
