@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -170,10 +169,10 @@ func driftOf(plan []Change, finds []Finding) drift {
 		case c.unjudged || c.Stage == PutBack:
 		case a.IsValid():
 			d.addrs[a] = true
-		case c.device == "":
-			d.guard = true
-		default:
+		case c.device != "":
 			d.devices[c.device] = true
+		case c.Stage == Guard:
+			d.guard = true
 		}
 	}
 	d.broken = slices.ContainsFunc(finds, func(f Finding) bool { return f.Level == Error })
@@ -182,7 +181,7 @@ func driftOf(plan []Change, finds []Finding) drift {
 
 // touches says that something the VIP needs is not so.
 func (d drift) touches(v VIP) bool {
-	return d.broken || d.addrs[v.Addr] || d.guard && v.Guard != GuardNone ||
+	return d.broken || d.addrs[v.Addr] || d.guard && v.Addr.Is4() && v.Guard != GuardNone ||
 		d.devices[v.On()] || v.Mode == TUN && d.devices[v.kind().Device]
 }
 
@@ -268,10 +267,4 @@ func (h *Host) arrivals(s Set) []Arrival {
 		out = append(out, a)
 	}
 	return out
-}
-
-// JournalPath is where this network namespace's journal is, or would be.
-func (a *Agent) JournalPath() (string, error) {
-	name, err := namespace()
-	return filepath.Join(a.StateDir, name+".json"), err
 }

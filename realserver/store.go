@@ -42,7 +42,7 @@ type store struct {
 // openStore reads the journal of this network namespace, which is empty where there is no file.
 // stale says that one was there, of an earlier boot: nothing that it names exists any more.
 func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
-	name, err := namespace()
+	path, err := a.JournalPath()
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -50,7 +50,7 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("read the boot id: %w", err)
 	}
-	s = &store{path: filepath.Join(a.StateDir, name+".json"), boot: strings.TrimSpace(string(boot)), moved: a.moved}
+	s = &store{path: path, boot: strings.TrimSpace(string(boot)), moved: a.moved}
 	if s.moved == nil {
 		s.moved = func() {}
 	}
@@ -68,6 +68,12 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 		return s, fresh, true, nil
 	}
 	return s, j, false, nil
+}
+
+// JournalPath is where this network namespace's journal is, or would be.
+func (a *Agent) JournalPath() (string, error) {
+	name, err := namespace()
+	return filepath.Join(a.StateDir, name+".json"), err
 }
 
 // readJournal reads a file that only root, or the user rsagent runs as, can have written.
