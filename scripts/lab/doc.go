@@ -1,8 +1,7 @@
-// Package lab is the part of rsagent's tests that needs what a build host seldom has: ipip, IPVS, udev and systemd on
-// a stock kernel. `go test ./scripts/lab` boots Debian in qemu, runs this package's test binary again in there as root,
-// and passes on what it prints; flags such as -run and -v go through to it.
+// Package lab is the part of rsagent's tests that needs what a build host seldom has: ipip and IPVS with a director, a
+// client and real servers, and udev, all on a stock kernel. Its tests run in a VM, see package vm.
 //
-// It needs root, qemu-system-x86_64 and what build.sh names. Without them the tests skip, or fail if RSAGENT_TEST_ALL=1.
-// RSAGENT_LAB_KERNEL=6.12 takes a newer kernel than 6.1. The image is kept in RSAGENT_LAB_CACHE, by default under
-// XDG_CACHE_HOME or /var/cache.
+// Hosts are network namespaces of that VM. Whether rsagent is right is told by connections that are served, frames that
+// are seen, ip, nstat and /proc; rsagent's own words are only held against them. testdata/lvs_real.sh is the script that
+// rsagent replaces: where it runs too, it shows that a check can fail.
 package lab

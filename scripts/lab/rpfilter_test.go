@@ -146,7 +146,7 @@ func TestUdevCanFail(t *testing.T) {
 // that appears.
 func newUdevSite(t *testing.T) (*cluster, *testnet.Host) {
 	t.Helper()
-	here := initHost(t)
+	here := testnet.Here()
 	ipip(t, false)
 	restore(t, here, "all", "rp_filter")
 	restore(t, here, "default", "rp_filter")

@@ -9,8 +9,6 @@ import (
 	"rsagent/scripts/testnet"
 )
 
-var halves = map[string]int{"rs1": 10, "rs2": 10}
-
 // TestServe is a real server's life: it serves its share, does nothing twice, and leaves no trace.
 func TestServe(t *testing.T) {
 	eachMode(t, func(t *testing.T, mode string) {
@@ -26,7 +24,7 @@ func TestServe(t *testing.T) {
 			}
 			holds(t, a.host, vip, device[mode])
 		}
-		c.expectServed(t, 20, halves, vip)
+		c.expectServed(t, 20, map[string]int{"rs1": 10, "rs2": 10}, vip)
 		for _, a := range agents {
 			a.unchanged(t, "start", "--mode", mode, "--vip", vip)
 			a.do(t, 0, "status")

@@ -63,6 +63,7 @@ func (a agent) stop(t *testing.T, _, vip string) {
 type report struct {
 	State    string
 	Changed  bool
+	VIPs     []struct{ Address, State string }
 	Changes  []struct{ Item, From, To, Outcome string }
 	Findings []struct{ Level, Code, Subject, Message string }
 	Error    *struct {
