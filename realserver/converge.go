@@ -54,6 +54,7 @@ type Result struct {
 	Changes  []Change // what was done, or tried
 	Findings []Finding
 	Leaving  []netip.Addr // VIPs on their way out, not yet seen gone
+	Blind    bool         // the last look failed: what became of the last changes is unknown
 }
 
 // Look compares the host with the set that edit makes of the managed one, and changes nothing: it is
@@ -71,8 +72,11 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 	}
 	j.follow(r.Host)
 	r.view(j)
-	said := append(opening(j, r.Host, r.Pending, stale), ownAddresses(j.VIPs.without(r.Before), r.Host)...)
-	r.Findings = append(said, r.Findings...)
+	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
+	if len(own) > 0 { // that it is on a NIC is then no other thing, and its cure would cut the host off
+		r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return f.Code == "vip-on-nic" })
+	}
+	r.Findings = slices.Concat(opening(j, r.Host, r.Pending, stale), own, r.Findings)
 	return r, refusal(r.Findings)
 }
 
@@ -131,6 +135,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	}
 	for r.step(ctx) {
 		if err := r.look(); err != nil {
+			r.Blind = true
 			return r.Result, errors.Join(r.err, err)
 		}
 	}

@@ -4,17 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"rsagent/loopback"
 )
-
-// addrOf is the address an item is about; the zero Addr where it is about none.
-func addrOf(it Item) netip.Addr {
-	if a, ok := it.(loopback.Addr); ok {
-		return a.Prefix.Addr()
-	}
-	return netip.Addr{}
-}
 
 // onHost is which VIPs of a set are on an interface that may hold one.
 func onHost(s Set, h *Host) map[netip.Addr]bool {

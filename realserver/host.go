@@ -24,13 +24,6 @@ type Host struct {
 	Dropped  map[netip.Addr]bool // addresses with a blackhole route; nil where they were not asked for
 }
 
-// An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr or
-// Blackhole, a tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is absent.
-type Item interface {
-	String() string
-	Command(value string) string // what an operator would type to give the item this value
-}
-
 // value is what the host has for an item.
 func (h *Host) value(it Item) string {
 	switch it := it.(type) {

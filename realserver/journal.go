@@ -204,21 +204,16 @@ func (j *Journal) record(h *Host, changes []Change) {
 
 // ifIndex says whether an item has entries in the journal, and whose interface's it is.
 func ifIndex(h *Host, it Item) (index int, journalled bool) {
-	var name string
-	switch it := it.(type) {
-	case sysctl.Key:
-		name = it.Iface
-	case tunnel.Link:
-		name = it.Name
+	switch it.(type) {
+	case sysctl.Key, tunnel.Link:
+		if l := h.link(ifName(it)); l != nil {
+			index = l.Index
+		}
+		return index, true
 	case tunnel.Device, loopback.Blackhole:
 		return 0, true // one has no ifindex before it is made, the other never
-	default:
-		return 0, false
 	}
-	if l := h.link(name); l != nil {
-		index = l.Index
-	}
-	return index, true
+	return 0, false
 }
 
 // follow brings the entries to the names that their interfaces have now. An interface that has gone
@@ -226,15 +221,8 @@ func ifIndex(h *Host, it Item) (index int, journalled bool) {
 func (j *Journal) follow(h *Host) {
 	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.IfIndex != 0 && h.byIndex(e.IfIndex) == nil })
 	for i, e := range j.Changed {
-		if e.IfIndex == 0 {
-			continue
-		}
-		name := h.byIndex(e.IfIndex).Name
-		switch it := e.Item.(type) {
-		case sysctl.Key:
-			j.Changed[i].Item = sysctl.Key{Iface: name, Knob: it.Knob}
-		case tunnel.Link:
-			j.Changed[i].Item = tunnel.Link{Name: name}
+		if e.IfIndex != 0 {
+			j.Changed[i].Item = renamed(e.Item, h.byIndex(e.IfIndex).Name)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func addresses(h *Host, changes []Change) []error {
 	}
 	errs, err := loopback.Apply(ops)
 	if err != nil { // what became of them is unknown: none counts as done
-		err = fmt.Errorf("%s, and %d more: %w", changes[0].Item.Command(changes[0].To), len(changes)-1, err)
+		err = fmt.Errorf("%s, and %d more: %w", changes[0].Command(), len(changes)-1, err)
 		for i := range errs {
 			errs[i] = err
 		}

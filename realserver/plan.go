@@ -103,15 +103,11 @@ func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
 	if !e.ours(now) {
 		return left("left", fmt.Sprintf("someone changed it since (start found %s and wrote %s)", orAbsent(e.From), strings.Join(e.Wrote, ", ")))
 	}
-	var device string
-	switch it := e.Item.(type) {
-	case tunnel.Link:
-		device = it.Name
-	case tunnel.Device:
-		device = it.Name
-	}
-	if other := j.foreign(h, device); other != "" {
-		return left("shared", other+" is on it too")
+	switch e.Item.(type) {
+	case tunnel.Link, tunnel.Device:
+		if other := j.foreign(h, ifName(e.Item)); other != "" {
+			return left("shared", other+" is on it too")
+		}
 	}
 	return []Change{{Stage: PutBack, Item: e.Item, From: now, To: e.From, Why: "as it was before start"}}, nil
 }

@@ -134,6 +134,9 @@ func (r *Result) States() []VIPState {
 // State is how the set fares as a whole. It has drifted too while work of a verb that was killed is
 // left.
 func (r *Result) State() State {
+	if r.Blind {
+		return Unknown
+	}
 	s := together(r.States())
 	if len(r.Pending) > 0 && (s == Up || len(r.VIPs) == 0) {
 		return Drifted

@@ -111,10 +111,10 @@ func (v VIP) Check() error {
 	}
 	if v.Mode == TUN {
 		if _, ok := tunnel.ByName(v.Tunnel); !ok && v.Tunnel != "" {
-			return bad("tunnel", "%q is none of ipip", v.Tunnel)
+			return bad("tunnel", "%q is none of %s", v.Tunnel, strings.Join(tunnel.Names(), ", "))
 		}
-		if err := among("rp-filter", v.RPFilter, "", "loose"); err != nil {
-			return err
+		if v.RPFilter != "" && v.RPFilter != "loose" {
+			return bad("rp-filter", "%q is none of loose", v.RPFilter)
 		}
 	}
 	if v.Device != "" && !ValidName(v.Device) {

@@ -20,6 +20,14 @@ var Kinds = []Kind{
 	{Name: "ipip", Device: "tunl0", Module: "ipip", Link: "ipip", Source: "net/ipv4/ipip.c"},
 }
 
+// Names lists the encapsulations.
+func Names() (names []string) {
+	for _, k := range Kinds {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
 // ByName finds a kind by the name of its encapsulation.
 func ByName(name string) (Kind, bool) {
 	for _, k := range Kinds {

@@ -100,7 +100,7 @@ func (r *report) changes(list []realserver.Change, would bool) {
 			x.Outcome = "would"
 		}
 		if x.Outcome != "skipped" {
-			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, x.Item.Command(x.To)})
+			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, x.Command()})
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestMisuse(t *testing.T) {
 		{"start --vip 10.0.0.1 --tunnel ipip", "", "--tunnel: goes with mode tun only"},
 		{"start --vip 10.0.0.1 --mode tun --tunnel gre", "", `--tunnel: "gre" is none of ipip`},
 		{"start --vip 10.0.0.1 --mode dr", "RSAGENT_TUNNEL=gre", ""}, // meant for mode tun: left out
-		{"start --vip 10.0.0.1 --mode tun --rp-filter off", "", `--rp-filter: "off" is none of , loose`},
+		{"start --vip 10.0.0.1 --mode tun --rp-filter off", "", `--rp-filter: "off" is none of loose`},
 		{"start --vip 10.0.0.1 --allow-director=perhaps", "", `--allow-director: "perhaps" is neither true nor false`},
 		{"start --vip 10.0.0.1", "RSAGENT_ALLOW_DIRECTOR=perhaps", `RSAGENT_ALLOW_DIRECTOR: "perhaps" is neither true nor false`},
 

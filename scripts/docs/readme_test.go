@@ -2,6 +2,7 @@
 package docs
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,6 +115,28 @@ func TestTables(t *testing.T) {
 	for _, r := range append(arp.Rules(true), tunnel.RPFilter(true)) {
 		if !strings.Contains(text, "| "+r.Why+" | "+r.Source+" |") {
 			t.Errorf("%s: neither reason %q nor source %q", r.Knob, r.Why, r.Source)
+		}
+	}
+}
+
+// TestBinary: one file that needs nothing else, of six million bytes at the most.
+func TestBinary(t *testing.T) {
+	path := testnet.Rsagent(t)
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Size() > 6_000_000 {
+		t.Errorf("it has %d bytes: has a *netlink.Handle come to be a method's argument, or to be in an interface? go tool nm tells", st.Size())
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("it is not static: it has a %v", p.Type)
 		}
 	}
 }
