@@ -1,0 +1,139 @@
+package callers
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"rsagent/scripts/testnet"
+)
+
+// A recap is how a run of the playbook on this host ended.
+type recap struct{ changed, failed, text string }
+
+var recapLine = regexp.MustCompile(`changed=(\d+) +unreachable=0 +failed=(\d+)`)
+
+// play runs the playbook, with the role's list of VIPs if one is given, as JSON.
+func play(t *testing.T, vips string, flags ...string) recap {
+	t.Helper()
+	args := append([]string{"ansible-playbook", "-i", "localhost,", "-c", "local", "scripts/ansible/playbook.yml"}, flags...)
+	if vips != "" {
+		args = append(args, "-e", `{"rsagent_vips": `+vips+`}`)
+	}
+	r := testnet.Here().Exec(testnet.Cmd{Args: args, Env: []string{"HOME=/root", "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=1"}})
+	m := recapLine.FindStringSubmatch(r.Stdout)
+	if m == nil {
+		t.Fatalf("%s: exit %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
+	}
+	return recap{m[1], m[2], r.Stdout + r.Stderr}
+}
+
+// went fails where the run changed nothing, or failed.
+func (r recap) went(t *testing.T) {
+	t.Helper()
+	if r.changed == "0" || r.failed != "0" {
+		t.Errorf("changed=%s failed=%s, want some changed, none failed\n%s", r.changed, r.failed, r.text)
+	}
+}
+
+// refused fails where the run did not fail before it changed anything, with a message that has these words.
+func (r recap) refused(t *testing.T, words ...string) {
+	t.Helper()
+	if r.changed != "0" || r.failed != "1" {
+		t.Errorf("changed=%s failed=%s, want 0 and 1", r.changed, r.failed)
+	}
+	says(t, r.text, words...)
+}
+
+// TestRole: each part goes on with the host as the one before left it.
+func TestRole(t *testing.T) {
+	guest.Need(t)
+	retire(t)
+	fresh := look(t)
+
+	t.Run("a check foretells and changes nothing", func(t *testing.T) {
+		r := play(t, "", "--check", "--diff")
+		r.went(t)
+		says(t, r.text, "guard net.ipv4.conf.all.arp_ignore: 0 -> 1", "bind 192.0.2.100/32 dev lo: absent -> host", "+- 192.0.2.101")
+		unchanged(t, fresh)
+	})
+	t.Run("a list with a typing error", func(t *testing.T) {
+		play(t, `["192.0.2.100", "192.0.2.l01"]`).refused(t, `"msg": "rsagent: /dev/stdin:`, `192.0.2.l01\" is not an IP address`)
+		unchanged(t, fresh)
+	})
+	t.Run("a missing binary", func(t *testing.T) {
+		play(t, "", "-e", "rsagent_binary=/nowhere/rsagent").refused(t, "/nowhere/rsagent: no such file on the controller")
+		unchanged(t, fresh)
+	})
+	t.Run("the first run", func(t *testing.T) {
+		play(t, "").went(t)
+		serves(t, "192.0.2.100 lo", "192.0.2.101 lo")
+		is(t, "is-active", "active")
+		is(t, "is-enabled", "enabled")
+	})
+	t.Run("the second run", func(t *testing.T) {
+		before := look(t)
+		if r := play(t, "", "--diff"); r.changed != "0" || r.failed != "0" {
+			t.Errorf("changed=%s failed=%s, want 0 and 0\n%s", r.changed, r.failed, r.text)
+		}
+		unchanged(t, before)
+	})
+	t.Run("a list that is edited on a host that has drifted", func(t *testing.T) {
+		testnet.Here().SetIPv4Conf(t, "all", "arp_ignore", "0")
+		seen := monitor(t)
+		r := play(t, `["192.0.2.100", {"address": "192.0.2.102", "mode": "tun"}]`, "--diff")
+		r.went(t)
+		says(t, r.text, "guard net.ipv4.conf.all.arp_ignore: 0 -> 1", "withdraw 192.0.2.101/32 dev lo: host -> absent", "-- 192.0.2.101")
+		serves(t, "192.0.2.100 lo", "192.0.2.102 tunl0")
+		events := seen()
+		says(t, events, "192.0.2.101/32", "192.0.2.102/32")
+		if strings.Contains(events, "192.0.2.100") {
+			t.Errorf("the VIP that stays was touched:\n%s", events)
+		}
+	})
+	t.Run("an empty list", func(t *testing.T) {
+		play(t, `[]`).went(t)
+		serves(t)
+		is(t, "is-active", "inactive")
+		is(t, "is-enabled", "disabled")
+	})
+	t.Run("a failed start", func(t *testing.T) {
+		dir := "/run/systemd/system/rsagent.service.d"
+		must(t, os.MkdirAll(dir, 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, "lab.conf"), []byte("[Service]\nReadOnlyPaths=/proc/sys\n"), 0o644))
+		r := play(t, "")
+		if r.failed != "1" {
+			t.Errorf("failed=%s, want 1", r.failed)
+		}
+		says(t, r.text, `"msg": "rsagent: set net.ipv4.conf.`, "read-only file system")
+		serves(t)
+		must(t, os.RemoveAll(dir))
+	})
+	retire(t)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// monitor watches the addresses of the host. What it returns is to be called in the end, and tells what happened.
+func monitor(t *testing.T) func() string {
+	t.Helper()
+	h := testnet.Here()
+	p := h.Start(t, "ip", "monitor", "address")
+	mark := func(addr string) bool {
+		h.Try("ip", "addr", "add", addr, "dev", "lo")
+		h.Try("ip", "addr", "del", addr, "dev", "lo")
+		return strings.Contains(p.Output(), addr)
+	}
+	testnet.Eventually(t, "ip monitor to listen", func() bool { return mark("127.0.0.8/32") })
+	return func() string {
+		testnet.Eventually(t, "ip monitor to catch up", func() bool { return mark("127.0.0.9/32") })
+		return p.Stop()
+	}
+}
