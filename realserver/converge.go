@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"rsagent/tunnel"
 )
 
@@ -32,6 +34,18 @@ type Kernel struct {
 }
 
 var errSkipped = errors.New("not tried")
+
+// look is Look, taken again where it failed for a reason that passes: in the middle of a verb, all that is left to do
+// without a look is to stop where it is.
+func (k Kernel) look(routes bool) (h *Host, err error) {
+	for range 3 {
+		h, err = k.Look(routes)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EBUSY) {
+			break
+		}
+	}
+	return h, err
+}
 
 // An Agent brings one network namespace, that of the calling thread, to what is asked.
 type Agent struct {
@@ -67,7 +81,7 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 	}
 	r := &Result{Before: j.VIPs}
 	j.edit(edit, a.Blackhole, given...)
-	if r.Host, err = a.Kernel.Look(j.routes()); err != nil {
+	if r.Host, err = a.Kernel.look(j.routes()); err != nil {
 		return nil, err
 	}
 	j.follow(r.Host)
@@ -149,7 +163,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 }
 
 func (r *run) look() error {
-	h, err := r.agent.Kernel.Look(r.journal.routes())
+	h, err := r.agent.Kernel.look(r.journal.routes())
 	if err != nil {
 		return err
 	}

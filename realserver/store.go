@@ -110,9 +110,9 @@ func readJournal(path string) ([]byte, error) {
 // save makes the file hold j, by a new file and a rename; it writes nothing where it does already.
 // An empty journal is no file.
 func (s *store) save(j *Journal) error {
-	if len(j.VIPs) == 0 && len(j.Leaving) == 0 && len(j.Blackholes) == 0 && len(j.Changed) == 0 {
+	if len(j.VIPs) == 0 && len(j.Leaving) == 0 && len(j.Undo) == 0 && len(j.Blackholes) == 0 && len(j.Changed) == 0 {
 		if s.disk == nil {
-			return nil
+			return s.sweep()
 		}
 		s.moved()
 		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -134,6 +134,17 @@ func (s *store) save(j *Journal) error {
 	}
 	s.moved()
 	s.disk = b
+	return nil
+}
+
+// sweep removes what a run that was killed while it wrote its first journal has left.
+func (s *store) sweep() error {
+	if _, err := os.Lstat(s.path + ".new"); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.Remove(s.path + ".new"); err != nil {
+		return fmt.Errorf("remove journal: %w", err)
+	}
 	return nil
 }
 
