@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"rsagent/scripts/testnet"
 )
 
@@ -130,7 +132,7 @@ func (s *site) killed(v victim, p point, down testnet.Snapshot) error {
 	before, files := s.rs.Snapshot(s.t), s.files()
 	end, err := Trace(s.rs, s.state, v.verb(s), func(c Call) Action {
 		if c.Number == p.number && c.After == p.after {
-			return Kill
+			return Action{Signal: unix.SIGKILL}
 		}
 		return GoOn
 	})

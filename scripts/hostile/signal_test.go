@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"rsagent/scripts/testnet"
 )
 
@@ -20,7 +22,7 @@ func TestSignals(t *testing.T) {
 				down := s.baseline()
 				all := points(len(s.watched(v, down)))
 				for k, p := range sampled(all, stride(t, 13), uint64(10*i+j+100)) {
-					sig := []Action{Terminate, Interrupt}[k%2]
+					sig := []unix.Signal{unix.SIGTERM, unix.SIGINT}[k%2]
 					heard, err := s.signalled(v, p, sig, down)
 					if err != nil {
 						t.Fatalf("%s of %d VIPs, %v at %v: %v", v.name, n, sig, p, err)
@@ -41,12 +43,12 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-func (s *site) signalled(v victim, p point, sig Action, down testnet.Snapshot) (heard bool, err error) {
+func (s *site) signalled(v victim, p point, sig unix.Signal, down testnet.Snapshot) (heard bool, err error) {
 	v.prepare(s)
 	before := s.rs.Snapshot(s.t)
 	end, err := Trace(s.rs, s.state, v.verb(s), func(c Call) Action {
 		if c.Number == p.number && c.After == p.after {
-			return sig
+			return Action{Signal: sig}
 		}
 		return GoOn
 	})

@@ -39,6 +39,9 @@ type site struct {
 func newSite(t *testing.T, mode string) *site {
 	t.Helper()
 	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // others than root come here too
+		t.Fatal(err)
+	}
 	s := &site{t: t, mode: mode, bin: testnet.Rsagent(t), state: filepath.Join(dir, "state"), config: filepath.Join(dir, "rsagent.yaml")}
 	s.peer, s.rs = testnet.NewHost(t, "peer"), testnet.NewHost(t, "rs")
 	testnet.Wire(t, s.rs, "eth0", rip+"/24", s.peer, "eth0", peerIP+"/24")

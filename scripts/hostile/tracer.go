@@ -17,16 +17,16 @@ import (
 	"rsagent/scripts/testnet"
 )
 
-// An Action is what a tracer does to the process at a call.
-type Action int
+// An Action is what a tracer does to the process at a call: it sends a signal, or has the call fail without being made,
+// which can be done at its entry only. A signal that can be heard goes to the process while the call waits, so that it is
+// heard first.
+type Action struct {
+	Signal unix.Signal
+	Errno  unix.Errno
+}
 
-// What can be done. A signal goes to the process while the call waits, so that it is heard first.
-const (
-	GoOn Action = iota
-	Kill
-	Terminate
-	Interrupt
-)
+// GoOn does nothing.
+var GoOn = Action{}
 
 // A Call is a system call that writes, at its entry (After is false) or at its exit.
 type Call struct {
@@ -49,7 +49,7 @@ func Trace(h *testnet.Host, dir string, args []string, at func(Call) Action) (en
 	h.Do(func() {
 		runtime.LockOSThread() // a traced process answers to one thread only
 		defer runtime.UnlockOSThread()
-		tr := &tracer{dir: dir, at: at, seen: map[int]bool{}, open: map[int]Call{}}
+		tr := &tracer{dir: dir, at: at, seen: map[int]bool{}, open: map[int]Call{}, fail: map[int]unix.Errno{}}
 		err = tr.run(args)
 		end = tr.end
 	})
@@ -62,9 +62,11 @@ type tracer struct {
 	pid  int
 	seen map[int]bool // threads that have had their first stop
 	open map[int]Call // calls that write, entered and not left, by thread
-	held int          // a thread that waits for a signal to be heard
+	fail map[int]unix.Errno
+	held int // a thread that waits for a signal to be heard
 	till time.Time
 	end  End
+	err  error
 }
 
 // options: a thread begins traced; a tracer that dies takes the process along; a stop at a call can be told from a trap.
@@ -117,7 +119,7 @@ func (tr *tracer) follow() error {
 		tid, err := tr.wait(&ws)
 		switch {
 		case errors.Is(err, unix.ECHILD):
-			return nil
+			return tr.err
 		case err != nil:
 			return fmt.Errorf("wait: %w", err)
 		case tid == 0: // quiet for long enough
@@ -196,6 +198,10 @@ func (tr *tracer) call(tid int) bool {
 			return true
 		}
 		delete(tr.open, tid)
+		if errno, ok := tr.fail[tid]; ok {
+			delete(tr.fail, tid)
+			tr.check(result(tid, errno))
+		}
 		c.After = true
 	default:
 		return true
@@ -206,16 +212,26 @@ func (tr *tracer) call(tid int) bool {
 // act: a process that is killed at the entry of a call does not make it (kernel/entry/common.c: a fatal signal at that
 // stop skips the call).
 func (tr *tracer) act(tid int, a Action) bool {
-	switch a {
-	case Kill:
-		unix.Kill(tr.pid, unix.SIGKILL)
-	case Terminate, Interrupt:
-		unix.Kill(tr.pid, map[Action]unix.Signal{Terminate: unix.SIGTERM, Interrupt: unix.SIGINT}[a])
-		tr.held, tr.till = tid, time.Now().Add(patience)
-	default:
+	switch {
+	case a.Errno != 0:
+		tr.fail[tid] = a.Errno
+		tr.check(skip(tid))
+		return true
+	case a.Signal == 0:
 		return true
 	}
+	tr.check(unix.Kill(tr.pid, a.Signal))
+	if a.Signal != unix.SIGKILL {
+		tr.held, tr.till = tid, time.Now().Add(patience)
+	}
 	return false
+}
+
+// check keeps the first error of what the tracer itself did.
+func (tr *tracer) check(err error) {
+	if tr.err == nil {
+		tr.err = err
+	}
 }
 
 const (
