@@ -128,10 +128,14 @@ func appendMessage(b []byte, o Op, seq uint32, ack bool) []byte {
 	b = e.AppendUint16(b, flags)
 	b = e.AppendUint32(b, seq)
 	b = e.AppendUint32(b, 0) // port: the kernel fills it in
-	b = append(b, family, byte(o.Addr.Prefix.Bits()), 0, byte(scope))
+	network := o.Addr.Prefix
+	if o.Addr.Peer.IsValid() {
+		network = o.Addr.Peer
+	}
+	b = append(b, family, byte(network.Bits()), 0, byte(scope))
 	b = e.AppendUint32(b, uint32(o.Index))
 	b = appendAttr(b, unix.IFA_LOCAL, ip.AsSlice())
-	b = appendAttr(b, unix.IFA_ADDRESS, ip.AsSlice())
+	b = appendAttr(b, unix.IFA_ADDRESS, network.Addr().AsSlice())
 	if ip.Is6() && o.Scope != "" {
 		b = appendAttr(b, unix.IFA_FLAGS, e.AppendUint32(nil, unix.IFA_F_NODAD))
 		b = appendAttr(b, unix.IFA_CACHEINFO, deprecated())

@@ -2,9 +2,10 @@
 // in DR, the tunnel's device in TUN. It observes addresses, and adds and deletes exactly those it
 // is told to.
 //
-// To the kernel an address is device and prefix together: 192.0.2.1/32 and 192.0.2.1/24 on lo are
-// two addresses, and the wider makes its whole subnet local to the host. So an Addr carries both,
-// and a deletion names both.
+// To the kernel an IPv4 address is device, address, peer and prefix length together: 192.0.2.1/32 and
+// 192.0.2.1/24 on lo are two addresses, and the wider makes its whole subnet local to the host. So an
+// Addr carries them all, and a deletion names them all. Of an IPv6 address a device holds one only,
+// whatever its prefix length.
 package loopback
 
 import (
@@ -17,13 +18,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Addr is an address on a device. Device and Prefix together are its identity to the kernel.
+// An Addr is an address on a device.
 type Addr struct {
 	Device string
 	Prefix netip.Prefix
+	Peer   netip.Prefix // of a point-to-point address; it has the prefix length then, and Prefix is a single address
 }
 
-func (a Addr) String() string { return a.Prefix.String() + " dev " + a.Device }
+func (a Addr) String() string {
+	if a.Peer.IsValid() {
+		return a.Prefix.Addr().String() + " peer " + a.Peer.String() + " dev " + a.Device
+	}
+	return a.Prefix.String() + " dev " + a.Device
+}
+
+// Bare says that the address stands for itself, with neither subnet nor peer.
+func (a Addr) Bare() bool { return a.Prefix.IsSingleIP() && !a.Peer.IsValid() }
+
+// Subnet is what the address makes local to the host.
+func (a Addr) Subnet() netip.Prefix {
+	if a.Peer.IsValid() {
+		return a.Peer.Masked()
+	}
+	return a.Prefix.Masked()
+}
 
 // Command is what an operator would type to have the address with the scope named, or to have it
 // gone where scope is "". IPv6 addresses have the scope that their prefix gives them; what keeps
@@ -64,16 +82,23 @@ func Observe(h *netlink.Handle, names map[int]string) ([]Held, error) {
 		}
 		out := make([]Held, 0, len(l))
 		for _, a := range l {
-			ip, ok := netip.AddrFromSlice(a.IP)
-			name := names[a.LinkIndex]
-			if !ok || name == "" {
+			prefix, name := prefixOf(a.IPNet), names[a.LinkIndex]
+			if !prefix.IsValid() || name == "" {
 				continue
 			}
-			ones, _ := a.Mask.Size()
-			out = append(out, Held{Addr{name, netip.PrefixFrom(ip.Unmap(), ones)}, scopeName(a.Scope), a.Flags&unix.IFA_F_SECONDARY != 0})
+			out = append(out, Held{Addr{name, prefix, prefixOf(a.Peer)}, scopeName(a.Scope), a.Flags&unix.IFA_F_SECONDARY != 0})
 		}
 		return out, nil
 	}
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	ip, _ := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(ip.Unmap(), ones)
 }
 
 func scopeName(n int) string {
@@ -87,19 +112,19 @@ func scopeName(n int) string {
 // 7526), so that a lookup of it finds the default route. Nothing is sent to it.
 var far = net.IPv4(192, 88, 99, 1)
 
-// Source is the address that the kernel picks as source for the default route: the one this host is
-// known by. It is the zero Addr where there is no such route.
-func Source(h *netlink.Handle) (netip.Addr, error) {
+// DefaultRoute is what the kernel picks as source for the default route, the address that this host
+// is known by, and the gateway it goes to. Each is the zero Addr where there is none.
+func DefaultRoute(h *netlink.Handle) (source, gateway netip.Addr, err error) {
 	routes, err := h.RouteGet(far)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
-		return netip.Addr{}, nil // none, or a route of type unreachable, prohibit or blackhole
+		return source, gateway, nil // none, or a route of type unreachable, prohibit or blackhole
 	}
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("look up the default route: %w", err)
+		return source, gateway, fmt.Errorf("look up the default route: %w", err)
 	}
-	if len(routes) == 0 {
-		return netip.Addr{}, nil
+	if len(routes) > 0 {
+		source, _ = netip.AddrFromSlice(routes[0].Src.To4())
+		gateway, _ = netip.AddrFromSlice(routes[0].Gw.To4())
 	}
-	ip, _ := netip.AddrFromSlice(routes[0].Src.To4())
-	return ip, nil
+	return source, gateway, nil
 }

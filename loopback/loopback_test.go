@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testnet.Main(m)) }
 
 func TestCommand(t *testing.T) {
-	a := Addr{"lo", netip.MustParsePrefix("192.0.2.1/32")}
+	a := Addr{Device: "lo", Prefix: netip.MustParsePrefix("192.0.2.1/32")}
 	if got := a.Command("host"); got != "ip addr add 192.0.2.1/32 dev lo scope host" {
 		t.Errorf("add: %q", got)
 	}
@@ -30,7 +30,7 @@ func TestCommand(t *testing.T) {
 func many(n int, scope string) (ops []Op) {
 	for i := range n {
 		ip := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
-		ops = append(ops, Op{1, Addr{"lo", netip.PrefixFrom(ip, 32)}, scope})
+		ops = append(ops, Op{1, Addr{Device: "lo", Prefix: netip.PrefixFrom(ip, 32)}, scope})
 	}
 	return ops
 }
@@ -97,9 +97,9 @@ func TestApply(t *testing.T) {
 // TestApplyIPv6: a VIP is usable at once (no duplicate address detection) and deprecated.
 func TestApplyIPv6(t *testing.T) {
 	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
-		vip := Addr{"lo", netip.MustParsePrefix("2001:db8::100/128")}
+		vip := Addr{Device: "lo", Prefix: netip.MustParsePrefix("2001:db8::100/128")}
 		for range 2 {
-			apply(t, []Op{{1, vip, "global"}, {1, Addr{"lo", netip.MustParsePrefix("192.0.2.1/32")}, "host"}})
+			apply(t, []Op{{1, vip, "global"}, {1, Addr{Device: "lo", Prefix: netip.MustParsePrefix("192.0.2.1/32")}, "host"}})
 		}
 		want := testnet.Addr{Local: "2001:db8::100", PrefixLen: 128, Scope: "global", Deprecated: true}
 		if got := host.Addrs(t, "lo"); !slices.Contains(got, want) {
@@ -147,7 +147,7 @@ func TestApplyFailure(t *testing.T) {
 func TestApplyIsExact(t *testing.T) {
 	onHost(t, func(host *testnet.Host, _ *netlink.Handle) {
 		host.Run(t, "ip", "addr", "add", "192.0.2.1/24", "dev", "lo")
-		narrow := Addr{"lo", netip.MustParsePrefix("192.0.2.1/32")}
+		narrow := Addr{Device: "lo", Prefix: netip.MustParsePrefix("192.0.2.1/32")}
 		apply(t, []Op{{1, narrow, "host"}})
 		if got := host.Holds(t, "192.0.2.1"); len(got) != 2 {
 			t.Fatalf("held by %v", got)
@@ -159,24 +159,43 @@ func TestApplyIsExact(t *testing.T) {
 	})
 }
 
-func TestSource(t *testing.T) {
+// TestPeer: an address with a peer is seen with it, and goes.
+func TestPeer(t *testing.T) {
 	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
-		if a, err := Source(h); err != nil || a.IsValid() {
+		host.Run(t, "ip", "addr", "add", "192.0.2.1", "peer", "198.51.100.9/24", "dev", "lo")
+		want := Addr{"lo", netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("198.51.100.9/24")}
+		held, err := Observe(h, map[int]string{1: "lo"})
+		if err != nil || !slices.ContainsFunc(held, func(a Held) bool { return a.Addr == want }) {
+			t.Fatalf("observed %v, %v", held, err)
+		}
+		if want.Bare() || want.Subnet().String() != "198.51.100.0/24" || want.Command("") != "ip addr del 192.0.2.1 peer 198.51.100.9/24 dev lo" {
+			t.Errorf("it is bare: %t, its subnet %s, it goes by %q", want.Bare(), want.Subnet(), want.Command(""))
+		}
+		apply(t, []Op{{1, want, ""}})
+		if got := host.Holds(t, "192.0.2.1"); len(got) != 0 {
+			t.Errorf("held by %v", got)
+		}
+	})
+}
+
+func TestDefaultRoute(t *testing.T) {
+	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
+		if a, _, err := DefaultRoute(h); err != nil || a.IsValid() {
 			t.Errorf("without a route: %v, %v", a, err)
 		}
 		peer := testnet.NewHost(t, "peer")
 		testnet.Wire(t, host, "eth0", "192.0.2.11/24", peer, "eth0", "192.0.2.1/24")
 		host.Run(t, "ip", "addr", "add", "192.0.2.12/24", "dev", "eth0")
 		host.Run(t, "ip", "route", "add", "default", "via", "192.0.2.1")
-		if a, err := Source(h); err != nil || a.String() != "192.0.2.11" {
-			t.Errorf("with a default route: %v, %v", a, err)
+		if a, gw, err := DefaultRoute(h); err != nil || a.String() != "192.0.2.11" || gw.String() != "192.0.2.1" {
+			t.Errorf("with a default route: %v, %v, %v", a, gw, err)
 		}
 		host.Run(t, "ip", "route", "replace", "default", "via", "192.0.2.1", "src", "192.0.2.12")
-		if a, err := Source(h); err != nil || a.String() != "192.0.2.12" {
+		if a, _, err := DefaultRoute(h); err != nil || a.String() != "192.0.2.12" {
 			t.Errorf("with a source of its own: %v, %v", a, err)
 		}
 		host.Run(t, "ip", "route", "replace", "blackhole", "default")
-		if a, err := Source(h); err != nil || a.IsValid() {
+		if a, _, err := DefaultRoute(h); err != nil || a.IsValid() {
 			t.Errorf("with a blackhole: %v, %v", a, err)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -85,13 +86,14 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 		return nil, err
 	}
 	j.follow(r.Host)
+	j.pin(r.Host)
 	r.view(j)
 	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
 	if len(own) > 0 { // that it is on a NIC is then no other thing, and its cure would cut the host off
 		r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return f.Code == "vip-on-nic" })
 	}
 	r.Findings = slices.Concat(opening(j, r.Host, r.Pending, stale), own, r.Findings)
-	return r, refusal(r.Findings)
+	return r, r.refusal(r.news()...)
 }
 
 // view is what the last look says.
@@ -109,7 +111,8 @@ type run struct {
 	store   *store
 	journal *Journal
 	allowed int                 // stages that may run, as bits
-	found   map[netip.Addr]bool // VIPs that were on the host before
+	found   map[netip.Addr]bool // VIPs that were on the host before, in whatever form
+	placed  map[netip.Addr]bool // those that were as they are to be
 	ran     [PutBack + 1]int    // how often each stage ran
 	unsaved bool                // the journal could not be written: nothing more may be changed
 	err     error
@@ -141,11 +144,11 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	if err := r.look(); err != nil {
 		return r.Result, err
 	}
-	r.found = onHost(j.VIPs, r.Host)
+	r.found, r.placed = onHost(j.VIPs, r.Host), inPlace(j.VIPs, r.Host)
 	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
 	said := append(opening(j, r.Host, r.Pending, stale), own...)
-	if err := refusal(own); err != nil {
-		r.fail(err)
+	if len(own) > 0 {
+		r.fail(refused(own))
 	}
 	for r.step(ctx) {
 		if err := r.look(); err != nil {
@@ -169,6 +172,7 @@ func (r *run) look() error {
 	}
 	r.Host = h
 	r.journal.follow(h)
+	r.journal.pin(h)
 	r.view(r.journal)
 	return nil
 }
@@ -176,7 +180,7 @@ func (r *run) look() error {
 // step does the first stage that has work. It returns false when nothing is left that may be done.
 func (r *run) step(ctx context.Context) bool {
 	if r.err == nil {
-		err := refusal(r.Findings)
+		err := r.refusal(r.news()...)
 		if err == nil && ctx.Err() != nil && r.todo() != nil {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 		}
@@ -225,18 +229,14 @@ func (r *run) step(ctx context.Context) bool {
 // nothing is bound any more; but a second copy of a VIP that is bound may go.
 func (r *run) todo() []Change {
 	may := func(c Change) bool {
-		return r.allowed&(1<<c.Stage) != 0 || c.Stage == Bind && c.To == "" && r.allowed != 0
+		return !c.later && (r.allowed&(1<<c.Stage) != 0 || c.Stage == Bind && c.copy && r.allowed != 0)
 	}
 	first := slices.IndexFunc(r.Pending, may)
 	if first < 0 {
 		return nil
 	}
 	stage := r.Pending[first].Stage
-	end := first
-	for end < len(r.Pending) && r.Pending[end].Stage == stage {
-		end++
-	}
-	return slices.DeleteFunc(slices.Clone(r.Pending[first:end]), func(c Change) bool { return !may(c) })
+	return slices.DeleteFunc(slices.Clone(r.Pending), func(c Change) bool { return c.Stage != stage || !may(c) })
 }
 
 // failStage is a failure in a stage. What cannot be taken away, or put back, stays in the journal
@@ -248,33 +248,32 @@ func (r *run) failStage(s Stage, err error) {
 		return
 	case s == PutBack:
 		r.allowed &^= 1 << PutBack
+		r.err = errors.Join(r.err, err)
 	default:
+		r.fail(err)
 		r.allowed = 0
 	}
-	r.err = errors.Join(r.err, err)
 }
 
 // fail ends adding: the set becomes what it was, without what the verb took out. A VIP that the verb
-// had put on the host leaves; one that someone else had bound before stays as it was found.
+// had put on the host leaves; one that someone else had bound before stays, without the copy that the
+// verb put beside.
 func (r *run) fail(err error) {
 	r.err = errors.Join(r.err, err)
 	r.allowed &^= additions
 	j := r.journal
 	var gone []netip.Addr
 	for _, v := range j.VIPs.without(r.Before) {
-		if !r.found[v.Addr] || r.touched(v.Addr) {
+		if !r.found[v.Addr] {
 			gone = append(gone, v.Addr)
+		} else if !r.placed[v.Addr] {
+			j.Undo = append(j.Undo, Copy{v.Addr, v.On()})
 		}
 	}
 	kept := j.VIPs
 	j.VIPs = slices.DeleteFunc(slices.Clone(r.Before), func(v VIP) bool { return !kept.has(v.Addr) })
 	j.leave(gone...)
 	r.view(j)
-}
-
-// touched says that this run changed addresses of a VIP.
-func (r *run) touched(vip netip.Addr) bool {
-	return slices.ContainsFunc(r.Changes, func(c Change) bool { return addrOf(c.Item) == vip })
 }
 
 // tooOften finds what is about to be set a fourth time in this run: something else sets it back.
@@ -294,13 +293,36 @@ func (r *run) tooOften(todo []Change) *Change {
 	return nil
 }
 
-// refusal makes an error of the findings of level error: one line, however many.
-func refusal(finds []Finding) error {
+// news are the VIPs that the verb brought, or gave other options.
+func (r *Result) news() (out Set) {
+	for _, v := range r.VIPs {
+		if old := r.Before.get(v.Addr); old == nil || !reflect.DeepEqual(old.asks(), v.asks()) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Unserved is an error, wrapping ErrRefused, where the host is set up such that some of these VIPs
+// cannot be served; with none given, some of the set.
+func (r *Result) Unserved(vips ...VIP) error {
+	if len(vips) == 0 {
+		vips = r.VIPs
+	}
+	return r.refusal(vips...)
+}
+
+func (r *Result) refusal(vips ...VIP) error {
+	return refused(slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool {
+		return !slices.ContainsFunc(vips, f.concerns)
+	}))
+}
+
+// refused makes an error of findings: one line, however many.
+func refused(finds []Finding) error {
 	var words []string
 	for _, f := range finds {
-		if f.Level == Error {
-			words = append(words, f.Message)
-		}
+		words = append(words, f.Message)
 	}
 	if len(words) == 0 {
 		return nil

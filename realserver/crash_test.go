@@ -220,7 +220,7 @@ func (b *bench) bound(host base, want Set) error {
 		if !ok && host.hand > 0 && a.Prefix.Addr() == vipA.Addr {
 			continue // not rsagent's, and never given to it
 		}
-		if !ok || a.Addr != (loopback.Addr{Device: v.On(), Prefix: v.prefix()}) {
+		if !ok || a.Addr != v.addr() {
 			return fmt.Errorf("%s should not be there", a.Addr)
 		}
 		have[v.Addr]++
@@ -295,6 +295,9 @@ func (b *bench) fault(host base, before []Edit, verb Edit, at int) (failed bool,
 	}
 	if len(b.leaks) > 0 {
 		return true, fmt.Errorf("leak: %v", b.leaks)
+	}
+	if host.hand > 0 && len(before) == 0 && !onHost(Set{vipA}, &b.host)[vipA.Addr] {
+		return true, fmt.Errorf("%s failed: the VIP that was found is gone", victim)
 	}
 	if len(r.VIPs) == len(verb(r.Before)) && len(r.VIPs) > len(r.Before) {
 		return true, nil // all is added; what failed was putting back

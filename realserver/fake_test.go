@@ -54,6 +54,7 @@ func (f *fake) look(bool) (*Host, error) {
 
 func (f *fake) do(_ context.Context, _ *Host, changes []Change) []error {
 	errs := make([]error, len(changes))
+	skip := false
 	for i, c := range changes {
 		f.write()
 		if f.fail != nil {
@@ -63,6 +64,9 @@ func (f *fake) do(_ context.Context, _ *Host, changes []Change) []error {
 			f.apply(c)
 			f.judge(c)
 		} else if c.Stage != PutBack && !c.unjudged {
+			skip = true // but addresses that follow each other travel together
+		}
+		if i+1 < len(changes) && skip && !(addrOf(c.Item).IsValid() && addrOf(changes[i+1].Item).IsValid()) {
 			for n := i + 1; n < len(changes); n++ {
 				errs[n] = errSkipped
 			}

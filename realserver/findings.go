@@ -1,10 +1,24 @@
 package realserver
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"rsagent/loopback"
 )
+
+// inPlace is which VIPs of a set are where they are to sit, as they are to be.
+func inPlace(s Set, h *Host) map[netip.Addr]bool {
+	bound := make(map[netip.Addr]bool, len(s))
+	for _, a := range h.Addrs {
+		if v := s.get(a.Prefix.Addr()); v != nil && a.Addr == v.addr() {
+			bound[v.Addr] = true
+		}
+	}
+	return bound
+}
 
 // onHost is which VIPs of a set are on an interface that may hold one.
 func onHost(s Set, h *Host) map[netip.Addr]bool {
@@ -17,46 +31,75 @@ func onHost(s Set, h *Host) map[netip.Addr]bool {
 	return found
 }
 
-// ownAddresses finds VIPs that enter the set and are what this host is known by: the source that the
-// kernel picks for the default route, or the only global IPv4 address of a NIC. The director's VIP
-// typed on the wrong host, and a host that stop would cut off.
+// ownAddresses finds VIPs that enter the set and cannot be VIPs: what this host is known by (the source
+// that the kernel picks for the default route, or the only global address of a NIC), its gateway, and
+// the addresses that stand for a NIC's whole subnet. Typed on the wrong host, they would cut it off.
 func ownAddresses(entering Set, h *Host) (finds []Finding) {
 	if len(entering) == 0 {
 		return nil
 	}
-	holders, count := h.holders(), map[string]int{}
+	holders, count := h.holders(), map[nicFamily]int{}
 	for _, a := range h.Addrs {
-		if a.Scope == "global" && a.Prefix.Addr().Is4() && !holders[a.Device] {
-			count[a.Device]++
+		if a.Scope == "global" && !holders[a.Device] {
+			count[familyOf(a)]++
 		}
 	}
-	own := map[netip.Addr]string{}
-	for _, a := range h.Addrs {
-		if !holders[a.Device] && a.Scope == "global" && a.Prefix.Addr().Is4() && (count[a.Device] == 1 || a.Prefix.Addr() == h.Source) {
-			own[a.Prefix.Addr()] = a.Device
-		}
+	refuse := func(v VIP, code, format string, args ...any) {
+		finds = append(finds, Finding{Level: Error, Code: code, Subject: v.Addr.String(), Message: v.Addr.String() + " is " + fmt.Sprintf(format, args...),
+			Cure: "rsagent start --vip VIP", about: func(o VIP) bool { return o.Addr == v.Addr }})
 	}
 	for _, v := range entering {
-		if dev, ok := own[v.Addr]; ok && !v.AllowDirector {
-			finds = append(finds, Finding{Error, "own-address", v.Addr.String(),
-				fmt.Sprintf("%s is this host's own address on %s, not a VIP (--allow-director if it is both)", v.Addr, dev), "rsagent start --vip VIP"})
+		if v.Addr == h.Gateway {
+			refuse(v, "gateway", "the gateway of this host's default route, not a VIP")
+		}
+		own := ""
+		if v.Addr == h.Source {
+			own = "the source of its default route"
+		}
+		for _, a := range h.Addrs {
+			switch ip := a.Prefix.Addr(); {
+			case holders[a.Device]:
+			case ip == v.Addr && a.Scope == "global" && count[familyOf(a)] == 1:
+				own = "the only one on " + a.Device
+			case ip.Is4() && ip != v.Addr && (v.Addr == a.Prefix.Masked().Addr() || v.Addr == broadcast(a.Prefix)) && a.Prefix.Bits() < 31:
+				refuse(v, "subnet", "no host's address in %s, the subnet of %s", a.Prefix.Masked(), a.Device)
+			}
+		}
+		if own != "" && !v.AllowDirector {
+			refuse(v, "own-address", "this host's own address, %s, not a VIP (--allow-director if it is both)", own)
 		}
 	}
 	return finds
 }
 
+// A nicFamily is a NIC, and whether IPv6 addresses are meant.
+type nicFamily struct {
+	nic  string
+	ipv6 bool
+}
+
+func familyOf(a loopback.Held) nicFamily { return nicFamily{a.Device, a.Prefix.Addr().Is6()} }
+
+// broadcast is the last address of an IPv4 subnet.
+func broadcast(p netip.Prefix) netip.Addr {
+	b := p.Addr().As4()
+	n := binary.BigEndian.Uint32(b[:]) | uint32(1<<(32-p.Bits())-1)
+	binary.BigEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
+}
+
 // opening is what the first look tells, before anything is changed.
 func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	if stale {
-		finds = append(finds, Finding{Info, "journal-stale", "journal", "the journal is of an earlier boot and was dropped: nothing it names exists any more", ""})
+		finds = append(finds, Finding{Level: Info, Code: "journal-stale", Subject: "journal", Message: "the journal is of an earlier boot and was dropped: nothing it names exists any more"})
 	}
 	if len(j.Leaving) > 0 && h.Forwards {
 		leaving := onHost(fromAddrs(j.Leaving), h)
 		for _, a := range j.Leaving {
 			if leaving[a] && !slices.Contains(j.Blackholes, a) {
-				finds = append(finds, Finding{Warning, "forwards", a.String(),
-					"this host forwards: packets that the director still sends for " + a.String() + " go back to it, round and round",
-					"take this real server out of the director's table first, or: rsagent stop --blackhole"})
+				finds = append(finds, Finding{Level: Warning, Code: "forwards", Subject: a.String(),
+					Message: "this host forwards: packets that the director still sends for " + a.String() + " go back to it, round and round",
+					Cure:    "take this real server out of the director's table first, or: rsagent stop --blackhole"})
 			}
 		}
 	}
@@ -64,9 +107,9 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 		bound := onHost(j.VIPs, h)
 		for _, v := range j.VIPs {
 			if bound[v.Addr] && v.Addr.Is4() {
-				finds = append(finds, Finding{Warning, "was-answering", v.Addr.String(),
-					fmt.Sprintf("VIP %s was bound while this host answered ARP for it: neighbours may have cached its MAC address", v.Addr),
-					"on the director: arping -U -I NIC " + v.Addr.String()})
+				finds = append(finds, Finding{Level: Warning, Code: "was-answering", Subject: v.Addr.String(),
+					Message: fmt.Sprintf("VIP %s was bound while this host answered ARP for it: neighbours may have cached its MAC address", v.Addr),
+					Cure:    "on the director: arping -U -I NIC " + v.Addr.String()})
 			}
 		}
 	}

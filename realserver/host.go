@@ -18,6 +18,7 @@ type Host struct {
 	Conf     sysctl.Table
 	Addrs    []loopback.Held
 	Source   netip.Addr          // what the kernel picks as source for the default route
+	Gateway  netip.Addr          // where the default route goes
 	Forwards bool                // ip_forward: packets that are not for this host are passed on
 	Modules  map[string]bool     // which modules of tunnel.Kinds are there
 	Received map[string]uint64   // packets that came out of each tunnel device
@@ -109,10 +110,25 @@ func (h *Host) speakers() (names []string) {
 	return names
 }
 
-// speaker resolves an interface to the one whose settings decide for it: the master of a port of a
+// guardable names the interfaces that take ARP or may come to: a port may leave its bridge, and NOARP
+// be taken off. Not those that may hold a VIP, which have no ARP by their nature.
+func (h *Host) guardable() (names []string) {
+	for _, l := range h.Links {
+		if !holds(l) {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// speaker resolves an interface, by ifindex or else by name, to the one whose settings decide for it: the master of a port of a
 // bridge, bond or team.
-func (h *Host) speaker(name string) *sysctl.Interface {
-	l := h.link(name)
+func (h *Host) speaker(name string, index int) *sysctl.Interface {
+	l := h.byIndex(index)
+	if l == nil {
+		l = h.link(name)
+	}
 	for hops := 0; l != nil && l.ARP && !l.Speaks() && l.Master != 0 && hops < 8; hops++ {
 		l = h.byIndex(l.Master)
 	}

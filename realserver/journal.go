@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"rsagent/loopback"
 	"rsagent/sysctl"
@@ -25,9 +26,18 @@ type Journal struct {
 	Boot       string       `json:"boot"`                 // boot id: nothing outlives a reboot
 	VIPs       Set          `json:"vips"`                 // the managed set
 	Leaving    []netip.Addr `json:"leaving,omitempty"`    // VIPs to go, not yet seen gone
+	Undo       []Copy       `json:"undo,omitempty"`       // copies of VIPs to go as long as the VIP has another
 	Blackholes []netip.Addr `json:"blackholes,omitempty"` // VIPs that stop left a blackhole route for
 	Changed    []Entry      `json:"changed,omitempty"`    // in the order in which they were first changed
 }
+
+// A Copy is a VIP on one device, an address of its own. It is what start adds beside what it finds.
+type Copy struct {
+	Addr   netip.Addr `json:"address"`
+	Device string     `json:"device"`
+}
+
+func (c Copy) addr() loopback.Addr { return VIP{Addr: c.Addr, Device: c.Device}.addr() }
 
 // An Entry is one thing changed: what it was before the first change, and every value written since.
 // The last of them may not have reached the kernel when a run was killed.
@@ -106,8 +116,10 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 	default:
 		return fmt.Errorf("kind %q is none that rsagent changes", f.Kind)
 	}
-	named := f.Kind == "device" || f.Kind == "blackhole" || f.Kind == "conf" && f.Name == sysctl.All // and not by ifindex
-	if named != (f.IfIndex == 0) || f.IfIndex < 0 || len(f.Wrote) == 0 || !ValidName(f.Name) && f.Kind != "blackhole" && f.Name != sysctl.All {
+	// What is not known by its name is known by its ifindex; its name may be any bytes then.
+	pseudo := f.Name == sysctl.All || f.Name == sysctl.Default
+	named := f.Kind == "device" || f.Kind == "blackhole" || f.Kind == "conf" && pseudo && (f.Knob == sysctl.ARPIgnore || f.Knob == sysctl.ARPAnnounce)
+	if named != (f.IfIndex == 0) || f.IfIndex < 0 || len(f.Wrote) == 0 || strings.ContainsAny(f.Name, "/\x00") {
 		return fmt.Errorf("entry %s is none that rsagent writes", e.Item)
 	}
 	for _, value := range append(f.Wrote, f.From) {
@@ -154,6 +166,16 @@ func parseJournal(b []byte) (*Journal, error) {
 			return nil, fmt.Errorf("VIP %s has no origin", v.Addr)
 		}
 	}
+	for _, c := range j.Undo {
+		if _, err := ParseAddr(c.Addr.String()); err != nil || !ValidName(c.Device) {
+			return nil, fmt.Errorf("%s is none that rsagent adds", c.addr())
+		}
+	}
+	for i, e := range j.Changed {
+		if slices.ContainsFunc(j.Changed[:i], func(o Entry) bool { return o.Item == e.Item && o.IfIndex == e.IfIndex }) {
+			return nil, fmt.Errorf("%s has two entries", e.Item)
+		}
+	}
 	for _, a := range slices.Concat(j.Leaving, j.Blackholes) {
 		if _, err := ParseAddr(a.String()); err != nil {
 			return nil, err
@@ -167,6 +189,7 @@ func parseJournal(b []byte) (*Journal, error) {
 func (j *Journal) edit(e Edit, blackhole bool, given ...netip.Addr) {
 	old := j.VIPs
 	j.VIPs = e(old)
+	j.Undo = slices.DeleteFunc(slices.Clone(j.Undo), func(c Copy) bool { return j.VIPs.has(c.Addr) })
 	gone := slices.DeleteFunc(slices.Clone(given), j.VIPs.has)
 	for _, v := range old.without(j.VIPs) {
 		gone = append(gone, v.Addr)
@@ -219,10 +242,41 @@ func ifIndex(h *Host, it Item) (index int, journalled bool) {
 // follow brings the entries to the names that their interfaces have now. An interface that has gone
 // took its settings along: there is nothing to restore, on it or on one that took its name.
 func (j *Journal) follow(h *Host) {
-	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.IfIndex != 0 && h.byIndex(e.IfIndex) == nil })
+	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.IfIndex != 0 && !changes(e.Item, h.byIndex(e.IfIndex)) })
 	for i, e := range j.Changed {
 		if e.IfIndex != 0 {
 			j.Changed[i].Item = renamed(e.Item, h.byIndex(e.IfIndex).Name)
+		}
+	}
+}
+
+// changes says that an item is one that rsagent changes on such an interface; nil is none. Whoever can
+// write the file must not get a NIC taken down by it.
+func changes(it Item, l *sysctl.Interface) bool {
+	switch it := it.(type) {
+	case sysctl.Key:
+		return l != nil && (it.Knob == sysctl.ARPIgnore || it.Knob == sysctl.ARPAnnounce || holds(*l))
+	case tunnel.Link:
+		return l != nil && holds(*l) && l.Name != "lo"
+	}
+	return false
+}
+
+// pin notes which interfaces the VIPs mean that name some: a name may come to mean another.
+func (j *Journal) pin(h *Host) {
+	for i, v := range j.VIPs {
+		if len(v.IfIndexes) > 0 || len(v.Interfaces) == 0 {
+			continue
+		}
+		var indexes []int
+		for _, name := range v.Interfaces {
+			if l := h.link(name); l != nil {
+				indexes = append(indexes, l.Index)
+			}
+		}
+		if len(indexes) == len(v.Interfaces) {
+			j.VIPs = slices.Clone(j.VIPs) // the set before is not to change
+			j.VIPs[i].IfIndexes = indexes
 		}
 	}
 }
@@ -233,11 +287,14 @@ func (j *Journal) settle(h *Host, p []Change) {
 	for _, c := range p {
 		pending[c.Item] = true
 	}
-	wants, _ := needs(j, h)
+	wants, finds := needs(j, h)
 	for _, c := range wants {
 		pending[c.Item] = true
 	}
-	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return !pending[e.Item] })
+	if !incomplete(finds) {
+		j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return !pending[e.Item] })
+	}
+	j.Undo = slices.DeleteFunc(j.Undo, func(c Copy) bool { return !pending[c.addr()] })
 	still := map[netip.Addr]bool{}
 	holders := h.holders()
 	for _, a := range h.Addrs {

@@ -55,7 +55,7 @@ func TestJournalTampered(t *testing.T) {
 		{good, ""}, {good, "{}"}, {good, "null"}, {good, "[]"}, {good, good[:len(good)/2]}, {good, good + "x"},
 		{`"version":1`, `"version":2`}, {`"version":1`, `"version":0`}, {`"boot":"b"`, `"boot":""`}, {`"boot"`, `"extra":1,"boot"`},
 		{`"knob":"arp_ignore"`, `"knob":"forwarding"`}, {`"knob":"arp_ignore"`, `"knob":"../../ip_forward"`}, {`"name":"all"`, `"name":".."`},
-		{`"name":"all"`, `"name":"default"`}, {`"name":"eth0.100"`, `"name":"../../../kernel"`}, {`"name":"eth0.100"`, `"name":"a/b"`},
+		{`"name":"all"`, `"name":"lo"`}, {`"kind":"conf","name":"all","knob":"arp_ignore"`, `"kind":"conf","name":"all","knob":"rp_filter"`}, {`"name":"eth0.100"`, `"name":"../../../kernel"`}, {`"name":"eth0.100"`, `"name":"a/b"`},
 		{`"ifindex":7`, `"ifindex":0`}, {`"ifindex":7`, `"ifindex":-7`}, {`"from":"0"`, `"from":"x"`}, {`"from":"0"`, `"from":"00"`}, {`"from":"0"`, `"from":""`},
 		{`"wrote":["1"]`, `"wrote":[]`}, {`"wrote":["1"]`, `"wrote":["99999999999"]`}, {`"from":"down"`, `"from":"sideways"`},
 		{`"kind":"device"`, `"kind":"file"`}, {`"wrote":["ipip"]`, `"wrote":["vlan"]`}, {`"kind":"device","name":"tunl0"`, `"kind":"device","name":"eth0"`},

@@ -57,7 +57,7 @@ func (l linux) look(routes bool) (*Host, error) {
 	if h.Addrs, err = loopback.Observe(l.netlink, names); err != nil {
 		return nil, err
 	}
-	if h.Source, err = loopback.Source(l.netlink); err != nil {
+	if h.Source, h.Gateway, err = loopback.DefaultRoute(l.netlink); err != nil {
 		return nil, err
 	}
 	if h.Forwards, err = l.conf.Forwards(); err != nil {

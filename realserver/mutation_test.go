@@ -44,11 +44,11 @@ var mutations = []struct {
 	{"an interface that outweighs all is forgotten", "../sysctl/sysctl.go", []string{
 		"if !r.Good(max(all, t.Own(i, r.Knob))) {", "if false {"}},
 	{"a wide VIP takes its neighbours along", "plan.go", []string{
-		"if a.Secondary || a.Prefix.IsSingleIP() ||", "if true ||"}},
+		"if a.Secondary || a.Prefix.Addr().Is6() ||", "if true ||"}},
 	{"a copy goes before the VIP is there", "plan.go", []string{
-		"case bound[ip] && a.Device == v.On():", "case a.Device == v.On():",
-		"case bound[ip]:", "case true:",
-		"case bound[ip] && a.Device == v.On() && a.Prefix.IsSingleIP():", "case a.Device == v.On() && a.Prefix.IsSingleIP():"}},
+		"c.copy, c.later = bound[ip], !bound[ip]", "c.copy, c.later = true, false"}},
+	{"a failed start takes what it found", "converge.go", []string{"if !r.found[v.Addr] {", "if true {"}},
+	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !r.placed[v.Addr] {", "} else if false {"}},
 }
 
 func TestMutations(t *testing.T) {

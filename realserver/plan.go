@@ -38,13 +38,15 @@ type Change struct {
 	Outcome  string // "", then "done", "failed" or "skipped"
 	unjudged bool   // has no effect, so it is done along with others and is never drift
 	device   string // the VIPs on this device need it; "" is all of them
+	copy     bool   // takes away a second copy of a VIP that is bound: goes on when adding has ended
+	later    bool   // is done when a look has shown the changes before it; foretold, so that a dry run is whole
 }
 
 // Level is how bad a finding is.
 type Level string
 
-// An Error finding is something that no change of rsagent's can mend: VIPs are not added, and what
-// is managed has drifted.
+// An Error finding is something that no change of rsagent's can mend: VIPs that it is about are not
+// added, and if managed have drifted.
 const (
 	Error   Level = "error"
 	Warning Level = "warning"
@@ -58,13 +60,25 @@ type Finding struct {
 	Subject string `json:"subject"`
 	Message string `json:"message"`
 	Cure    string `json:"cure"` // "" where nothing is to be done
+
+	about func(VIP) bool // Error: which VIPs it keeps from being served; nil is all
+}
+
+// concerns says that a finding keeps a VIP from being served.
+func (f Finding) concerns(v VIP) bool {
+	return f.Level == Error && (f.about == nil || f.about(v))
+}
+
+func unserved(finds []Finding, v VIP) bool {
+	return slices.ContainsFunc(finds, func(f Finding) bool { return f.concerns(v) })
 }
 
 // plan compares host h with what journal j says it should hold: the changes, in order, none when it
 // is so, and what is worth saying.
 func plan(j *Journal, h *Host) ([]Change, []Finding) {
 	wants, finds := needs(j, h)
-	vips, found := planVIPs(j, h)
+	vips, found := planVIPs(j, h, finds)
+	whole := !incomplete(finds)
 	finds = append(finds, found...)
 	wanted := make(map[Item]bool, len(wants))
 	p := make([]Change, 0, len(wants)+len(vips)+len(j.Changed))
@@ -79,7 +93,7 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 		p = append(p, c)
 	}
 	for i := len(j.Changed) - 1; i >= 0; i-- {
-		if e := j.Changed[i]; !wanted[e.Item] {
+		if e := j.Changed[i]; !wanted[e.Item] && whole {
 			back, found := putBack(e, j, h)
 			p, finds = append(p, back...), append(finds, found...)
 		}
@@ -91,6 +105,12 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 	return p, finds
 }
 
+// incomplete says that policy could not tell all that the set needs. Then nothing is put back: a bound
+// VIP may rest on it.
+func incomplete(finds []Finding) bool {
+	return slices.ContainsFunc(finds, func(f Finding) bool { return f.Level == Error })
+}
+
 // putBack takes an entry back that no VIP needs, unless someone changed it since.
 func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
 	now := h.value(e.Item)
@@ -98,7 +118,7 @@ func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
 		return nil, nil
 	}
 	left := func(code, why string) ([]Change, []Finding) {
-		return nil, []Finding{{Info, code, e.Item.String(), fmt.Sprintf("%s stays %s: %s", e.Item, now, why), ""}}
+		return nil, []Finding{{Level: Info, Code: code, Subject: e.Item.String(), Message: fmt.Sprintf("%s stays %s: %s", e.Item, now, why)}}
 	}
 	if !e.ours(now) {
 		return left("left", fmt.Sprintf("someone changed it since (start found %s and wrote %s)", orAbsent(e.From), strings.Join(e.Wrote, ", ")))
@@ -130,45 +150,72 @@ func (j *Journal) foreign(h *Host, device string) string {
 }
 
 // planVIPs binds what is in the set and withdraws what is leaving: one pass over the addresses, one
-// over the set. Another copy of a VIP goes only when a look has shown the right one there.
-func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
+// over the set. Another copy of a VIP goes only when a look has shown the right one there, but for IPv6:
+// there a device holds one copy only, and the other has to make room. VIPs that cannot be served are
+// left as they are found.
+func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding) {
 	holders := h.holders()
 	leaving := make(map[netip.Addr]bool, len(j.Leaving))
 	for _, a := range j.Leaving {
 		leaving[a] = true
 	}
-	bound := make(map[netip.Addr]bool, len(j.VIPs))
-	for _, a := range h.Addrs {
-		if v := j.VIPs.get(a.Prefix.Addr()); v != nil && a.Addr == (loopback.Addr{Device: v.On(), Prefix: v.prefix()}) {
-			bound[v.Addr] = true
-		}
+	undo := make(map[loopback.Addr]bool, len(j.Undo))
+	for _, c := range j.Undo {
+		undo[c.addr()] = twice(h, c.Addr, holders)
 	}
+	bound := inPlace(j.VIPs, h)
 	p = make([]Change, 0, len(j.VIPs)-len(bound)+len(j.Leaving))
+	var copies []Change
 	for _, a := range h.Addrs {
 		ip := a.Prefix.Addr()
 		v := j.VIPs.get(ip)
-		managed := v != nil
 		switch {
-		case !managed && !leaving[ip]:
+		case v == nil && undo[a.Addr]:
+			p = append(p, removal(h, a, Withdraw, "start failed, and found the VIP here in another form")...)
+		case v == nil && !leaving[ip]:
 		case !holders[a.Device]:
-			if managed {
-				finds = append(finds, Finding{Warning, "vip-on-nic", a.Device, fmt.Sprintf("VIP %s is on %s too, which answers for it; right only where this host is the director as well", ip, a.Device), "ip addr del " + a.Addr.String()})
+			if v != nil {
+				more = append(more, onNIC(a))
 			}
-		case !managed:
+		case v == nil:
 			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
-		case bound[ip] && a.Device == v.On() && a.Prefix.IsSingleIP():
-		case bound[ip] && a.Device == v.On():
-			p = append(p, removal(h, a, Bind, "it makes the whole subnet local to this host")...)
-		case bound[ip]:
-			p = append(p, removal(h, a, Bind, "the VIP sits on "+v.On())...)
+		case a.Addr == v.addr() || unserved(finds, *v):
+		case a.Device == v.On() && ip.Is6():
+			p = append(p, removal(h, a, Bind, "the VIP is to stand alone, without a subnet")...)
+		default:
+			why := "the VIP sits on " + v.On()
+			if a.Device == v.On() {
+				why = "it makes the whole subnet local to this host"
+			}
+			for _, c := range removal(h, a, Bind, why) {
+				c.copy, c.later = bound[ip], !bound[ip]
+				copies = append(copies, c)
+			}
 		}
 	}
 	for _, v := range j.VIPs {
-		if !bound[v.Addr] {
-			p = append(p, Change{Stage: Bind, Item: loopback.Addr{Device: v.On(), Prefix: v.prefix()}, To: v.scope(), Why: "the VIP", device: v.On()})
+		if !bound[v.Addr] && !unserved(finds, v) {
+			p = append(p, Change{Stage: Bind, Item: v.addr(), To: v.scope(), Why: "the VIP", device: v.On()})
 		}
 	}
-	return p, finds
+	return append(p, copies...), more
+}
+
+// twice says that a VIP has more than one copy where a VIP may sit.
+func twice(h *Host, vip netip.Addr, holders map[string]bool) bool {
+	n := 0
+	for _, a := range h.Addrs {
+		if holders[a.Device] && a.Prefix.Addr() == vip {
+			n++
+		}
+	}
+	return n > 1
+}
+
+func onNIC(a loopback.Held) Finding {
+	return Finding{Level: Warning, Code: "vip-on-nic", Subject: a.Device,
+		Message: fmt.Sprintf("VIP %s is on %s too, which answers for it; right only where this host is the director as well", a.Prefix.Addr(), a.Device),
+		Cure:    "ip addr del " + a.Addr.String()}
 }
 
 // removal deletes an address and nothing else: where it is a primary with secondaries, those would
@@ -176,13 +223,13 @@ func planVIPs(j *Journal, h *Host) (p []Change, finds []Finding) {
 func removal(h *Host, a loopback.Held, stage Stage, why string) []Change {
 	gone := Change{Stage: stage, Item: a.Addr, From: a.Scope, Why: why, device: a.Device}
 	key := sysctl.Key{Iface: a.Device, Knob: sysctl.PromoteSecondaries}
-	if a.Secondary || a.Prefix.IsSingleIP() || h.Conf.Effective(a.Device, key.Knob) != 0 {
+	if a.Secondary || a.Prefix.Addr().Is6() || a.Subnet().IsSingleIP() || h.Conf.Effective(a.Device, key.Knob) != 0 {
 		return []Change{gone}
 	}
 	for _, b := range h.Addrs {
-		if b.Device == a.Device && b.Secondary && b.Prefix.Masked() == a.Prefix.Masked() {
+		if b.Device == a.Device && b.Secondary && b.Subnet() == a.Subnet() {
 			promote := Change{Stage: stage, Item: key, From: h.value(key), To: "1", device: a.Device,
-				Why: "so that other addresses stay when " + a.Prefix.String() + " goes"}
+				Why: "so that other addresses stay when " + a.Subnet().String() + " goes"}
 			return []Change{promote, gone}
 		}
 	}

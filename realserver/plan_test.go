@@ -92,7 +92,7 @@ func TestPlan(t *testing.T) {
 			"guard: sysctl -w net.ipv4.conf.br0.arp_ignore=1", "guard: sysctl -w net.ipv4.conf.br0.arp_announce=2",
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
 		{"a wide VIP: the narrow one first", Set{vipA}, hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/24", "lo"), "global") }), slices.Concat(lo, guardAll, []string{
-			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"})},
+			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host", "bind: ip addr del 192.0.2.1/24 dev lo"})},
 		{"IPv6 needs no guard", Set{vip6}, hostWith(nil), []string{
 			"guard: ip link set lo up", "bind: ip addr add 2001:db8::1/128 dev lo nodad preferred_lft 0"}},
 		{"IPv6 beside IPv4", Set{vipA, vip6}, hostWith(nil), slices.Concat(lo, guardAll, []string{"guard: ip link set lo up",
@@ -105,8 +105,8 @@ func TestPlan(t *testing.T) {
 		if d := cmp.Diff(c.want, steps(p)); d != "" {
 			t.Errorf("%s: %s", c.name, d)
 		}
-		if err := refusal(finds); err != nil {
-			t.Errorf("%s: %v", c.name, err)
+		if incomplete(finds) {
+			t.Errorf("%s: %v", c.name, finds)
 		}
 		for _, change := range p {
 			if change.Why == "" {

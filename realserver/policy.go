@@ -2,7 +2,6 @@ package realserver
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -51,26 +50,37 @@ func (p *policy) settings(dev string, settings []sysctl.Setting) {
 }
 
 func (p *policy) find(level Level, code, subject, message, cure string) {
-	p.finds = append(p.finds, Finding{level, code, subject, message, cure})
+	p.add(Finding{Level: level, Code: code, Subject: subject, Message: message, Cure: cure})
+}
+
+// refuse finds what keeps the VIPs it is about from being served.
+func (p *policy) refuse(about func(VIP) bool, code, subject, message, cure string) {
+	p.add(Finding{Error, code, subject, message, cure, about})
+}
+
+// add keeps a finding once, however many VIPs lead to it.
+func (p *policy) add(f Finding) {
+	if !slices.ContainsFunc(p.finds, func(o Finding) bool { return o.Code == f.Code && o.Message == f.Message }) {
+		p.finds = append(p.finds, f)
+	}
 }
 
 // guards silences ARP: everywhere for the VIPs that ask for it, and on the interfaces named.
 func (p *policy) guards() {
-	everywhere, named := false, map[string]bool{}
+	everywhere, names := false, []string(nil)
 	for _, v := range p.set {
 		if v.Addr.Is6() {
 			continue // Linux answers no neighbour solicitation for an address that is on lo only
 		}
 		everywhere = everywhere || v.Guard == GuardAll
-		for _, name := range v.Interfaces {
-			named[name] = true
-		}
+		names = append(names, p.resolve(v)...)
 	}
-	names := p.resolve(named)
+	slices.Sort(names)
+	names = slices.Compact(names)
 	var out []sysctl.Setting
 	for _, r := range arp.Rules(p.scopeHost()) {
 		if everywhere {
-			all := r.Everywhere(p.base, p.host.speakers())
+			all := r.Everywhere(p.base, append(p.host.guardable(), sysctl.Default))
 			if len(all) > 0 {
 				p.decorate(r)
 			}
@@ -110,24 +120,28 @@ func (p *policy) scopeHost() bool {
 	return true
 }
 
-// resolve turns the interfaces named by VIPs into those whose settings decide.
-func (p *policy) resolve(named map[string]bool) (out []string) {
-	for _, name := range slices.Sorted(maps.Keys(named)) {
-		l := p.host.speaker(name)
+// resolve turns the interfaces that a VIP names into those whose settings decide.
+func (p *policy) resolve(v VIP) (out []string) {
+	for i, name := range v.Interfaces {
+		index := 0
+		if len(v.IfIndexes) > 0 {
+			index = v.IfIndexes[i]
+		}
+		l := p.host.speaker(name, index)
+		about := func(o VIP) bool { return slices.Contains(o.Interfaces, name) }
 		switch {
 		case l == nil:
-			p.find(Error, "no-interface", name, "there is no interface "+name+" to guard", "ip -br link")
+			p.refuse(about, "no-interface", name, "there is no interface "+name+" to guard", "ip -br link")
 		case !l.ARP:
-			p.find(Error, "no-arp", name, name+" takes no ARP: guarding it has no effect", "ip -br link")
+			p.refuse(about, "no-arp", name, name+" takes no ARP: guarding it has no effect", "ip -br link")
 		default:
 			if l.Name != name {
-				p.find(Info, "master", name, name+" is a port of "+l.Name+", whose settings count instead", "")
+				p.find(Info, "guarded-as", name, name+" is guarded by the settings of "+l.Name+", its master or its new name", "")
 			}
 			out = append(out, l.Name)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 // uncovered tells of interfaces that would answer and were not named.
@@ -163,7 +177,7 @@ func (p *policy) devices() {
 func (p *policy) tunnel(k tunnel.Kind) {
 	l := p.host.link(k.Device)
 	if l != nil && l.Kind != k.Link {
-		p.find(Error, "device-kind", k.Device, fmt.Sprintf("%s is of kind %q, not %s", k.Device, l.Kind, k.Link),
+		p.refuse(by(k), "device-kind", k.Device, fmt.Sprintf("%s is of kind %q, not %s", k.Device, l.Kind, k.Link),
 			"give it another name: ip link set "+k.Device+" name NAME")
 		return
 	}
@@ -189,12 +203,17 @@ func (p *policy) rpFilter(k tunnel.Kind) {
 	settings := rule.On(p.base, k.Device)
 	for _, x := range settings {
 		if x.Key.Iface == sysctl.All {
-			p.find(Error, "rp-filter", k.Device, fmt.Sprintf("packets out of %s are dropped: net.ipv4.conf.all.rp_filter is %d, and the device has no IPv4 address, so no value of its own helps",
+			p.refuse(by(k), "rp-filter", k.Device, fmt.Sprintf("packets out of %s are dropped: net.ipv4.conf.all.rp_filter is %d, and the device has no IPv4 address, so no value of its own helps",
 				k.Device, p.base[x.Key]), "put the VIP on "+k.Device+" (leave out --device)")
 			return
 		}
 	}
 	p.settings(k.Device, settings)
+}
+
+// by is about the VIPs whose packets arrive by a tunnel.
+func by(k tunnel.Kind) func(VIP) bool {
+	return func(v VIP) bool { return v.Mode == TUN && v.kind() == k }
 }
 
 // addressed says whether a device has an IPv4 address, or will have one.
@@ -217,22 +236,27 @@ func (p *policy) device(name string, v VIP) {
 	if _, ok := tunnel.ByDevice(name); ok && v.Mode == TUN {
 		return // tunnel saw to it
 	}
-	l := p.host.link(name)
+	l, about := p.host.link(name), func(v VIP) bool { return v.On() == name }
 	switch {
 	case l == nil:
-		p.find(Error, "no-device", name, "there is no interface "+name+" to hold the VIP", "ip link add "+name+" type dummy")
+		p.refuse(about, "no-device", name, "there is no interface "+name+" to hold the VIP", "ip link add "+name+" type dummy")
 		return
 	case !holds(*l):
-		p.find(Error, "device-kind", name, name+" speaks on the wire and would answer ARP for the VIP; it may be on lo, a tunnel, a dummy or a VRF device", "leave out --device")
+		p.refuse(about, "device-kind", name, name+" speaks on the wire and would answer ARP for the VIP; it may be on lo, a tunnel, a dummy or a VRF device", "leave out --device")
 		return
 	}
 	c := p.need(Guard, tunnel.Link{Name: name}, "up", "nothing is served from an interface that is down")
 	c.device, c.Keep = name, name == "lo"
 }
 
-// takesIPv6 finds an interface on which the kernel would refuse an IPv6 VIP.
+// takesIPv6 finds an interface that must not hold an IPv6 VIP, or on which the kernel would refuse it.
 func (p *policy) takesIPv6(name string) {
-	if l := p.host.link(name); l != nil && !l.IPv6 {
-		p.find(Error, "ipv6-disabled", name, "IPv6 is disabled on "+name, "sysctl -w net.ipv6.conf."+name+".disable_ipv6=0")
+	l, about := p.host.link(name), func(v VIP) bool { return v.Addr.Is6() && v.On() == name }
+	switch {
+	case l == nil:
+	case !l.IPv6:
+		p.refuse(about, "ipv6-disabled", name, "IPv6 is disabled on "+name, "sysctl -w net.ipv6.conf."+name+".disable_ipv6=0")
+	case l.Kind == "vrf": // net/ipv6/ndisc.c, ndisc_recv_ns: a port of a VRF answers for its master's addresses
+		p.refuse(about, "vrf-ipv6", name, name+" is a VRF, and its ports answer neighbour solicitations for what is on it", "leave out --device")
 	}
 }

@@ -162,11 +162,11 @@ type drift struct {
 	addrs   map[netip.Addr]bool
 	devices map[string]bool
 	guard   bool // something that all guarded VIPs need
-	broken  bool // something that no change mends
+	finds   []Finding
 }
 
 func driftOf(plan []Change, finds []Finding) drift {
-	d := drift{addrs: map[netip.Addr]bool{}, devices: map[string]bool{}}
+	d := drift{addrs: map[netip.Addr]bool{}, devices: map[string]bool{}, finds: finds}
 	for _, c := range plan {
 		switch a := addrOf(c.Item); {
 		case c.unjudged || c.Stage == PutBack:
@@ -178,13 +178,12 @@ func driftOf(plan []Change, finds []Finding) drift {
 			d.guard = true
 		}
 	}
-	d.broken = slices.ContainsFunc(finds, func(f Finding) bool { return f.Level == Error })
 	return d
 }
 
 // touches says that something the VIP needs is not so.
 func (d drift) touches(v VIP) bool {
-	return d.broken || d.addrs[v.Addr] || d.guard && v.Addr.Is4() && v.Guard != GuardNone ||
+	return unserved(d.finds, v) || d.addrs[v.Addr] || d.guard && v.Addr.Is4() && v.Guard != GuardNone ||
 		d.devices[v.On()] || v.Mode == TUN && d.devices[v.kind().Device]
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"rsagent/loopback"
 	"rsagent/tunnel"
 )
 
@@ -40,6 +41,7 @@ type VIP struct {
 	Scope         string     `json:"scope"`            // of an IPv4 address: "host" or "global"
 	Guard         string     `json:"arp-guard"`
 	Interfaces    []string   `json:"interface,omitempty"` // of GuardInterface
+	IfIndexes     []int      `json:"ifindex,omitempty"`   // of Interfaces when the VIP came: they may be renamed
 	RPFilter      string     `json:"rp-filter,omitempty"` // TUN: "loose"
 	AllowDirector bool       `json:"allow-director,omitempty"`
 	Origin        Origin     `json:"origin"`
@@ -60,7 +62,7 @@ func ParseAddr(s string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	case a.Is4In6():
 		return netip.Addr{}, fmt.Errorf("%s is an IPv4 address in IPv6 form; write %s", a, a.Unmap())
-	case a.IsUnspecified(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	case a.IsUnspecified(), thisNetwork.Contains(a), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return netip.Addr{}, fmt.Errorf("%s is no host's address", a)
 	case a.IsLoopback():
 		return netip.Addr{}, fmt.Errorf("%s is a loopback address", a)
@@ -73,6 +75,8 @@ func ParseAddr(s string) (netip.Addr, error) {
 	}
 	return a, nil
 }
+
+var thisNetwork = netip.MustParsePrefix("0.0.0.0/8") // RFC 1122, 3.2.1.3
 
 // An OptionError says which option of a VIP cannot be.
 type OptionError struct{ Option, Reason string }
@@ -126,6 +130,9 @@ func (v VIP) Check() error {
 	if v.Guard != GuardInterface && len(v.Interfaces) > 0 {
 		return bad("interface", "goes with arp-guard interface only")
 	}
+	if len(v.IfIndexes) > 0 && len(v.IfIndexes) != len(v.Interfaces) {
+		return bad("interface", "%d of them, %d ifindexes", len(v.Interfaces), len(v.IfIndexes))
+	}
 	for _, name := range v.Interfaces {
 		if !ValidName(name) {
 			return bad("interface", "%q is no interface name", name)
@@ -165,6 +172,12 @@ func (v VIP) On() string {
 	return "lo"
 }
 
+// asks is what the VIP asks for, without who asked and when.
+func (v VIP) asks() VIP {
+	v.Origin, v.IfIndexes = 0, nil
+	return v
+}
+
 // scope is the address scope the VIP is bound with; IPv6 has no choice.
 func (v VIP) scope() string {
 	if v.Addr.Is6() {
@@ -173,5 +186,7 @@ func (v VIP) scope() string {
 	return v.Scope
 }
 
-// prefix is the VIP as an address of its own, with no subnet.
-func (v VIP) prefix() netip.Prefix { return netip.PrefixFrom(v.Addr, v.Addr.BitLen()) }
+// addr is the VIP where it is to sit, an address of its own with no subnet.
+func (v VIP) addr() loopback.Addr {
+	return loopback.Addr{Device: v.On(), Prefix: netip.PrefixFrom(v.Addr, v.Addr.BitLen())}
+}

@@ -22,7 +22,7 @@ func TestParseAddr(t *testing.T) {
 		"192.0.2.010": "not an IP address", " 192.0.2.1": "not an IP address", "0x7f.1": "not an IP address", "3221225985": "not an IP address",
 		"192.0.2.100/24": "single address", "192.0.2.100/8": "single address", "192.0.2.100/0": "single address", "192.0.2.100/33": "single address",
 		"192.0.2.100/": "single address", "192.0.2.100/032": "single address", "192.0.2.100/32/32": "single address",
-		"127.0.0.1": "loopback", "127.1.2.3": "loopback", "0.0.0.0": "no host", "255.255.255.255": "no host", "224.0.0.18": "multicast",
+		"127.0.0.1": "loopback", "127.1.2.3": "loopback", "0.0.0.0": "no host", "0.1.2.3": "no host", "255.255.255.255": "no host", "224.0.0.18": "multicast",
 		"169.254.1.1": "link-local", "::ffff:192.0.2.1": "write 192.0.2.1", "2001:db8::1/64": "single address", "ff02::1": "multicast", "fe80::1": "link-local", "fe80::1%eth0": "link-local", "2001:db8::1%eth0": "not an IP address", "::1": "loopback", "::": "no host",
 	} {
 		if a, err := ParseAddr(in); err == nil || !strings.Contains(err.Error(), part) {

@@ -43,10 +43,10 @@ const (
 	retries   = 10     // a dump is repeated this often while others change what it lists
 )
 
-// inFiles are the settings that no dump holds: what all is combined with, and what a tunnel's device
-// that is still to come will start with. Each costs as much as the dump of a small host, so what
-// decides nothing is left out.
-var inFiles = []Key{{All, ARPIgnore}, {All, ARPAnnounce}, {All, RPFilter}, {Default, RPFilter}}
+// inFiles are the settings that no dump holds: what all is combined with, and what an interface that
+// is still to come will start with. Each costs as much as the dump of a small host, so what decides
+// nothing is left out.
+var inFiles = []Key{{All, ARPIgnore}, {All, ARPAnnounce}, {All, RPFilter}, {Default, ARPIgnore}, {Default, ARPAnnounce}, {Default, RPFilter}}
 
 // Look lists the interfaces with their settings in one netlink dump, and reads inFiles. Five hundred
 // interfaces cost an eighth of what their files would.

@@ -108,8 +108,14 @@ func TestSet(t *testing.T) {
 	if b, _ := os.ReadFile(filepath.Join(dir, ARPIgnore)); string(b) != "1" {
 		t.Errorf("the file holds %q", b)
 	}
-	if err := tree.Set(Key{"eth1", ARPIgnore}, 1); err == nil || !strings.Contains(err.Error(), "eth1") {
-		t.Errorf("an interface that is not there: %v", err)
+	if err := tree.Set(Key{"eth1", ARPIgnore}, 1); err != nil {
+		t.Errorf("an interface that has gone: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "../eth1")); err == nil {
+		t.Error("an interface was made")
+	}
+	if err := tree.Set(Key{All, ARPIgnore}, 1); err == nil || !strings.Contains(err.Error(), "all.arp_ignore") {
+		t.Errorf("no all: %v", err)
 	}
 }
 

@@ -11,10 +11,14 @@ import (
 // thread that opens a file in it.
 type Tree struct{ Root string }
 
-// Set writes one value. That it holds is for the next Look to show: the kernel may refuse silently.
+// Set writes one value. That it holds is for the next Look to show: the kernel may refuse silently,
+// and an interface that has gone, or has another name by now, is no failure.
 // Errors wrap those of the system call: EROFS, EACCES, EPERM.
 func (t Tree) Set(k Key, value int) error {
 	c, err := t.conf(k.Iface)
+	if err != nil && k.Iface != All && k.Iface != Default {
+		return nil
+	}
 	if err == nil {
 		err = c.Set(k.Knob, strconv.Itoa(value))
 	}

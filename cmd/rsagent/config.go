@@ -12,6 +12,7 @@ import (
 	"regexp"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 
 	"rsagent/realserver"
 )
@@ -40,7 +41,7 @@ func (c *call) config() (*file, error) {
 	if named {
 		path = w.last()
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not block
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return &file{path: path}, nil
 	}
@@ -48,6 +49,9 @@ func (c *call) config() (*file, error) {
 		return nil, usageError{err}
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, misuse("%s is not a regular file", path)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("%s is larger than %d bytes", path, maxFile)

@@ -121,7 +121,10 @@ func (c *call) deliver(r *report, began time.Time) int {
 	} else {
 		c.text(&b, r)
 	}
-	code := c.env.print(b.Bytes(), r.code)
+	// What was done, or found, is as it is whether anyone can read of it or not: so is the exit code.
+	if err := c.env.print(b.Bytes()); err != nil && r.err == nil {
+		c.env.complain(err)
+	}
 	if r.err != nil {
 		c.env.complain(r.err)
 	}
@@ -131,5 +134,5 @@ func (c *call) deliver(r *report, began time.Time) int {
 			fmt.Fprintf(c.env.stderr, "rsagent: %s took %s; journal %s\n", c.verb, time.Since(began).Round(10*time.Microsecond), path)
 		}
 	}
-	return code
+	return r.code
 }

@@ -49,22 +49,28 @@ func run(ctx context.Context, e env, args []string) int {
 	if help.Len() == 0 {
 		return code
 	}
-	return e.print(help.Bytes(), exitDone)
+	return e.show(help.Bytes())
 }
 
 func onUsageError(_ *cli.Context, err error, _ bool) error {
 	return misuse("%s", strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag --", 1))
 }
 
-// print writes to stdout, all at once. Where that fails, so has a verb that had not.
-func (e env) print(b []byte, code int) int {
+// print writes to stdout, all at once.
+func (e env) print(b []byte) error {
 	if _, err := e.stdout.Write(b); err != nil {
-		e.complain(fmt.Errorf("write output: %w", err))
-		if code == exitDone {
-			return exitFailed
-		}
+		return fmt.Errorf("write output: %w", err)
 	}
-	return code
+	return nil
+}
+
+// show is for what does nothing but print.
+func (e env) show(b []byte) int {
+	if err := e.print(b); err != nil {
+		e.complain(err)
+		return exitFailed
+	}
+	return exitDone
 }
 
 // complain writes an error as one line.

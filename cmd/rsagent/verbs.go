@@ -48,7 +48,7 @@ func (c *call) start() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.change(startEdit(vips), c.lives(vips)), nil
+	return c.change(startEdit(vips), c.lives(vips, vips)), nil
 }
 
 func startEdit(vips []realserver.VIP) realserver.Edit {
@@ -67,7 +67,7 @@ func (c *call) restart() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), c.lives(vips)), nil
+	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), c.lives(vips, nil)), nil
 }
 
 func (c *call) reload() (int, error) {
@@ -84,7 +84,7 @@ func (c *call) reload() (int, error) {
 		return 0, err
 	}
 	if f.exists {
-		return c.change(realserver.Or(realserver.Replace(realserver.Config, configured...), startEdit(vips)), c.lives(vips)), nil
+		return c.change(realserver.Or(realserver.Replace(realserver.Config, configured...), startEdit(vips)), c.lives(vips, nil)), nil
 	}
 	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), func(r *realserver.Result) error {
 		for _, v := range r.VIPs {
@@ -92,15 +92,16 @@ func (c *call) reload() (int, error) {
 				return fmt.Errorf("%w: there is no %s to reload; what came from it stays (rsagent stop takes it out)", errNotConfigured, f.path)
 			}
 		}
-		return c.lives(vips)(r)
+		return c.lives(vips, nil)(r)
 	}), nil
 }
 
-// lives is the check of a verb that was given no VIPs, and so lives on what is managed.
-func (c *call) lives(given []realserver.VIP) check {
+// lives is the check of a verb that was given no VIPs, and so lives on what is managed; and that the
+// VIPs it is about, or else all of the set, are such as this host can serve.
+func (c *call) lives(given, about []realserver.VIP) check {
 	return func(r *realserver.Result) error {
 		if len(given) > 0 || len(r.Before) > 0 {
-			return nil
+			return r.Unserved(about...)
 		}
 		return fmt.Errorf("%w: no --vip, no VIP in a config file, and nothing is managed", errNotConfigured)
 	}

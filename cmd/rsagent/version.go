@@ -41,5 +41,5 @@ func (c *call) version() (int, error) {
 		}
 		text = string(b) + "\n"
 	}
-	return c.env.print([]byte(text), exitDone), nil
+	return c.env.show([]byte(text)), nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -44,9 +45,24 @@ type Addr struct {
 // Diff says how b differs from a; empty if it does not.
 func Diff(a, b Snapshot) string { return cmp.Diff(a, b) }
 
+// settleIPv6 waits until each IPv6 address has its local route: the kernel adds
+// that a moment after the address, from a work queue. It waits no longer than
+// a second, as on a device that is down none comes.
+func (h *Host) settleIPv6(t testing.TB) {
+	t.Helper()
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		addrs := strings.Count(h.Run(t, "ip", "-6", "-o", "addr", "show", "up"), " inet6 ")
+		local := strings.Count("\n"+h.Run(t, "ip", "-6", "route", "show", "table", "local", "type", "local"), "\nlocal ")
+		if local >= addrs {
+			return
+		}
+	}
+}
+
 // Snapshot looks at the host with the tools an operator would use.
 func (h *Host) Snapshot(t testing.TB) Snapshot {
 	t.Helper()
+	h.settleIPv6(t)
 	s := Snapshot{Sysctls: map[string]string{}}
 	h.Do(func() {
 		for _, family := range []string{"ipv4", "ipv6"} {
