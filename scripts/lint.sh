@@ -27,5 +27,10 @@ case $? in
 	*) echo "$vulns"; bad "govulncheck" ;;
 	esac ;;
 esac
+if command -v ansible-lint >/dev/null; then
+	(cd scripts/ansible && ansible-lint --offline --nocolor -q) || bad "ansible-lint"
+else
+	echo "ansible-lint: not installed" >>"${RSAGENT_SKIPS:-/dev/stderr}"
+fi
 [ -z "$failed" ] && echo "lint: ok"
 exit ${failed:-0}
