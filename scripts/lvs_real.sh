@@ -45,7 +45,10 @@ set -f # a VIP is no pattern
 state=${RSAGENT_STATE_DIR:-/run/rsagent}
 list=$state/default.yaml
 
-command -v rsagent >/dev/null || fail 5 "rsagent is not installed (looked in $PATH)"
+if ! command -v rsagent >/dev/null; then
+	[ "${1-}" = status ] && code=4 || code=5 # LSB: unknown; not installed
+	fail "$code" "rsagent is not installed (looked in $PATH)"
+fi
 
 # config makes a config of VIP=, so that a reload knows which of them have gone. It ends with 1 where there are none.
 config() {
@@ -79,6 +82,7 @@ stop() {
 		rsagent stop --config "$list"
 		code=$?
 		[ $code = 2 ] || exit $code
+		echo "$me: $list is made of $whose" >&2
 	fi
 	exec rsagent stop --config /dev/null
 }
