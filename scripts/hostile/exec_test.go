@@ -13,6 +13,7 @@ import (
 // TestPrograms: whatever the environment says, the one program that is run is modprobe, from a folder that is fixed, with
 // an environment that is empty and with arguments that are constant; by no verb but one that needs a module.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	testnet.Need(t, "strace", "modprobe")
 	s := newSite(t, "tun")
 	trap := t.TempDir()
@@ -49,6 +50,7 @@ func (s *site) programs(verb []string, trap string) (code int, programs []string
 
 // TestVariables: a variable is trusted no more than a flag. What cannot be is refused, one line, nothing touched.
 func TestVariables(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	before := s.rs.Snapshot(t)
 	for _, v := range []string{"RSAGENT_VIP=10.0.0.100/24", "RSAGENT_VIP=10.0.0.100;id", "RSAGENT_VIP=$(id)", "RSAGENT_VIP=\n",

@@ -24,6 +24,7 @@ type fault struct {
 // failed has bound nothing. Nothing is answered for, a start that follows ends up, a stop that follows ends where the host
 // was.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	if !canFail {
 		testnet.Skip(t, "no means to let a call fail on this architecture")
 	}
@@ -40,7 +41,7 @@ func TestFaults(t *testing.T) {
 						all = append(all, fault{number + 1, errno, k%2 == 0})
 					}
 				}
-				for _, f := range sampled(all, stride(t, 31), uint64(10*i+j+200)) {
+				for _, f := range sampled(all, stride(t, 41), uint64(10*i+j+200)) {
 					code, err := s.faulted(v, f, down)
 					if err != nil {
 						t.Fatalf("%s of %d VIPs, call %d, which is %q, fails with %v: %v", v.name, n, f.number, calls[f.number-1], f.errno, err)

@@ -112,6 +112,7 @@ func stopGiven(s *site) { s.must(0, s.args("stop", "--vip", vips(1)[0])); s.putB
 // TestHosts runs a verb on each of them, and holds exit code, message and what is left to the table of README.md. On none
 // of them is ARP answered for a VIP, and as soon as nothing is in the way, stop brings the host back to what it was.
 func TestHosts(t *testing.T) {
+	t.Parallel()
 	table := readTable(t)
 	var rows []string
 	for _, h := range hosts {

@@ -19,9 +19,10 @@ var names = []string{
 // TestNames guards interfaces by their names, whatever these are: with the guard on all, whose settings they outweigh; and
 // by name, where a name can be written in a list. Everything is put back, also under a name of later.
 func TestNames(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	s.rs.SetSysctl(t, "ipv6", "conf", "default", "disable_ipv6", "1") // a new link's own address would come late
-	for _, name := range names {
+	for _, name := range sampled(names, stride(t, 4), 1) {
 		t.Run(name, func(t *testing.T) {
 			if r := s.rs.Try("ip", "link", "add", "name", name, "type", "veth", "peer", "name", "far"); r.Code != 0 {
 				t.Fatalf("%q: %s", name, r.Stderr)
@@ -61,6 +62,7 @@ func (s *site) named(t *testing.T, name string) {
 
 // TestControlCharacters: ip(8) writes such names as they are, which is no JSON, so the settings alone are looked at.
 func TestControlCharacters(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"\x1b[31m", "\x01\x02", "\x08\x08", strings.Repeat("\xff", 15)} {
 		s := newSite(t, "dr")
 		s.rs.Run(t, "ip", "link", "add", "name", name, "up", "type", "veth", "peer", "name", "far")
@@ -99,6 +101,7 @@ func (s *site) printable(t *testing.T, text string) {
 
 // TestAltnames: another name of an interface is refused, or means the interface; never nothing.
 func TestAltnames(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	if r := s.rs.Try("ip", "link", "property", "add", "dev", "eth0", "altname", "uplink-with-a-name-of-more-than-15-bytes"); r.Code != 0 {
 		testnet.Skip(t, "no altnames: "+r.Stderr)
@@ -123,6 +126,7 @@ func TestAltnames(t *testing.T) {
 
 // TestBadNames: what the kernel would not take is refused on the command line, before anything is touched.
 func TestBadNames(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	before := s.rs.Snapshot(t)
 	for _, name := range []string{"", " ", "a b", "a\nb", "a\tb", "/", "a/b", "..", ".", "a:b", strings.Repeat("a", 16), "all", "default", "lo"} {
@@ -147,6 +151,7 @@ func TestBadNames(t *testing.T) {
 
 // TestOutput has nowhere to write to, and says so where it can. What was done, or found, is as it is: so is the exit code.
 func TestOutput(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	down := s.rs.Snapshot(t)
 	// A descriptor that is closed is /dev/null to Go's runtime, so that no journal can come to be the output.

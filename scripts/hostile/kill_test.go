@@ -2,4 +2,7 @@ package hostile
 
 import "testing"
 
-func TestKills(t *testing.T) { Kills(t, "dr", stride(t, 13)) }
+func TestKills(t *testing.T) {
+	t.Parallel()
+	Kills(t, "dr", stride(t, 13))
+}

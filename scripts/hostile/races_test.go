@@ -87,6 +87,7 @@ func (r *race) file(s *site, file []string, start bool) {
 // after round, while others make and delete links and addresses, and write settings. Each of them succeeds, the neighbour
 // is never answered, and the end of each round is that of the calls in any order.
 func TestRaces(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	down := s.rs.Snapshot(t)
 	rounds := max(100/stride(t, 25), 1)
@@ -197,6 +198,7 @@ func (s *site) others() (stop func()) {
 // TestRacesOverGuards has others undo guards and unbind VIPs while processes start and stop. A call may fail then, and
 // says why in one line; the origins are kept, and one restart later all is up.
 func TestRacesOverGuards(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	down := s.rs.Snapshot(t)
 	all := vips(20)
@@ -245,6 +247,7 @@ func TestRacesOverGuards(t *testing.T) {
 // TestStuckLock: one process hangs with the lock in its hand. The others say so, in time, and touch nothing; readers
 // do not mind.
 func TestStuckLock(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "dr")
 	s.must(0, s.start(vips(1)))
 	up := s.rs.Snapshot(t)
