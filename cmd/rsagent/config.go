@@ -49,7 +49,7 @@ func (c *call) config() (*file, error) {
 		return nil, usageError{err}
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() && !isNull(st) {
 		return nil, misuse("%s is not a regular file", path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -60,6 +60,12 @@ func (c *call) config() (*file, error) {
 		return nil, usageError{err}
 	}
 	return parseFile(path, b)
+}
+
+// isNull says that a file is /dev/null: a config of nothing, for a stop of what came from any.
+func isNull(st fs.FileInfo) bool {
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(st, null)
 }
 
 // parseFile reads a config file strictly; each error names file and line.

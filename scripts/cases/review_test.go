@@ -180,6 +180,7 @@ func TestOddFiles(t *testing.T) {
 			t.Errorf("--config %s: exit %d, %s", path, got.Code, got.Stderr)
 		}
 	}
+	s.do(t, "stop", "--config", "/dev/null") // what came from a config, whatever it says by now
 	for _, c := range []struct {
 		verb string
 		code int
