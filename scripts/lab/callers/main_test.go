@@ -2,6 +2,7 @@ package callers
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,10 +39,22 @@ func prepare(ctx context.Context, dir, job string) ([]string, error) {
 	if err := os.Link(filepath.Join(job, "rsagent"), filepath.Join(job, "build/rsagent")); err != nil {
 		return nil, err
 	}
+	if err := run(ctx, []string{"VERSION=1.0.0", "COMMIT=lab", "SOURCE_DATE_EPOCH=1000000000", "ARCHES=amd64", "OUT=" + job}, "../../package/build.sh", "deb"); err != nil {
+		return nil, err
+	}
 	seed := filepath.Join(dir, "seed.iso")
-	cmd := exec.CommandContext(ctx, filepath.Join(job, "scripts/cloud-init/seed.sh"), seed)
-	cmd.Env, cmd.Stderr = append(os.Environ(), "RSAGENT_BIN="+filepath.Join(job, "rsagent")), os.Stderr
-	return []string{"-drive", "format=raw,if=virtio,readonly=on,file=" + seed}, cmd.Run()
+	err := run(ctx, []string{"RSAGENT_BIN=" + filepath.Join(job, "rsagent")}, filepath.Join(job, "scripts/cloud-init/seed.sh"), seed)
+	return []string{"-drive", "format=raw,if=virtio,readonly=on,file=" + seed}, err
+}
+
+func run(ctx context.Context, env []string, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return err
 }
 
 // The files of this host that rsagent's callers make.

@@ -22,7 +22,8 @@ func play(t *testing.T, vips string, flags ...string) recap {
 	if vips != "" {
 		args = append(args, "-e", `{"rsagent_vips": `+vips+`}`)
 	}
-	r := testnet.Here().Exec(testnet.Cmd{Args: args, Env: []string{"HOME=/root", "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=1"}})
+	r := testnet.Here().Exec(testnet.Cmd{Args: args, Env: []string{"HOME=/root", "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=1",
+		"ANSIBLE_PYTHON_INTERPRETER=/usr/bin/python3"}})
 	m := recapLine.FindStringSubmatch(r.Stdout)
 	if m == nil {
 		t.Fatalf("%s: exit %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
@@ -53,20 +54,23 @@ func TestRole(t *testing.T) {
 	retire(t)
 	fresh := look(t)
 
-	t.Run("a check foretells and changes nothing", func(t *testing.T) {
-		r := play(t, "", "--check", "--diff")
-		r.went(t)
-		says(t, r.text, "guard net.ipv4.conf.all.arp_ignore: 0 -> 1", "bind 192.0.2.100/32 dev lo: absent -> host", "+- 192.0.2.101")
-		unchanged(t, fresh)
+	t.Run("to begin with", func(t *testing.T) { // beside each other: none of them changes anything
+		t.Run("a check foretells", func(t *testing.T) {
+			t.Parallel()
+			r := play(t, "", "--check", "--diff")
+			r.went(t)
+			says(t, r.text, "guard net.ipv4.conf.all.arp_ignore: 0 -> 1", "bind 192.0.2.100/32 dev lo: absent -> host", "+- 192.0.2.101")
+		})
+		t.Run("a list with a typing error", func(t *testing.T) {
+			t.Parallel()
+			play(t, `["192.0.2.100", "192.0.2.l01"]`).refused(t, `"msg": "rsagent: rsagent.yaml:4: address: `, `192.0.2.l01\" is not an IP address`)
+		})
+		t.Run("a missing binary", func(t *testing.T) {
+			t.Parallel()
+			play(t, "", "-e", "rsagent_binary=/nowhere/rsagent").refused(t, "/nowhere/rsagent: no such file on the controller")
+		})
 	})
-	t.Run("a list with a typing error", func(t *testing.T) {
-		play(t, `["192.0.2.100", "192.0.2.l01"]`).refused(t, `"msg": "rsagent: /dev/stdin:`, `192.0.2.l01\" is not an IP address`)
-		unchanged(t, fresh)
-	})
-	t.Run("a missing binary", func(t *testing.T) {
-		play(t, "", "-e", "rsagent_binary=/nowhere/rsagent").refused(t, "/nowhere/rsagent: no such file on the controller")
-		unchanged(t, fresh)
-	})
+	unchanged(t, fresh)
 	t.Run("the first run", func(t *testing.T) {
 		play(t, "").went(t)
 		serves(t, "192.0.2.100 lo", "192.0.2.101 lo")
@@ -99,11 +103,12 @@ func TestRole(t *testing.T) {
 		is(t, "is-active", "inactive")
 		is(t, "is-enabled", "disabled")
 	})
-	t.Run("a failed start", func(t *testing.T) {
+	t.Run("a start that fails, of the package", func(t *testing.T) {
+		retire(t)
 		dir := "/run/systemd/system/rsagent.service.d"
 		must(t, os.MkdirAll(dir, 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, "lab.conf"), []byte("[Service]\nReadOnlyPaths=/proc/sys\n"), 0o644))
-		r := play(t, "")
+		r := play(t, "", pkg...)
 		if r.failed != "1" {
 			t.Errorf("failed=%s, want 1", r.failed)
 		}
@@ -111,8 +116,16 @@ func TestRole(t *testing.T) {
 		serves(t)
 		must(t, os.RemoveAll(dir))
 	})
-	retire(t)
+	t.Run("the package", func(t *testing.T) {
+		play(t, "", pkg...).went(t)
+		serves(t, "192.0.2.100 lo", "192.0.2.101 lo")
+		testnet.Here().Run(t, "dpkg", "--purge", "rsagent")
+		serves(t)
+	})
 }
+
+// pkg has the role install the package, not the binary.
+var pkg = []string{"-e", "rsagent_binary=", "-e", "rsagent_deb=/job/rsagent_1.0.0-1_amd64.deb"}
 
 func must(t *testing.T, err error) {
 	t.Helper()
