@@ -87,3 +87,29 @@ func (s *site) answer(v victim, end End, down testnet.Snapshot) error {
 	}
 	return nil
 }
+
+// TestSecondBatchFails: of seventy VIPs, which travel to the kernel in two batches, the second is refused. All or nothing:
+// those of the first go again.
+func TestSecondBatchFails(t *testing.T) {
+	t.Parallel()
+	if !canFail {
+		testnet.Skip(t, "no means to let a call fail on this architecture")
+	}
+	s := newSite(t, "dr")
+	down := s.baseline()
+	many := vips(70)
+	v := victim{"start", many, many, func(*site) {}, func(s *site) []string { return s.start(many) }}
+	calls := s.watched(v, down)
+	if !strings.HasPrefix(calls[len(calls)-2], "netlink ") {
+		t.Fatalf("not two batches: %v", calls)
+	}
+	for _, errno := range errnos {
+		code, err := s.faulted(v, fault{len(calls), errno, errno%2 == 0}, down)
+		if errno == unix.EINTR && code == 0 {
+			continue // it is sent again
+		}
+		if err != nil || code == 0 {
+			t.Errorf("%v: exit %d, %v", errno, code, err)
+		}
+	}
+}
