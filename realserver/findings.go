@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"rsagent/arp"
 	"rsagent/loopback"
+	"rsagent/sysctl"
 )
 
 // inPlace is which VIPs of a set are where they are to sit, as they are to be.
@@ -46,7 +48,7 @@ func ownAddresses(entering Set, h *Host) (finds []Finding) {
 	}
 	refuse := func(v VIP, code, format string, args ...any) {
 		finds = append(finds, Finding{Level: Error, Code: code, Subject: v.Addr.String(), Message: v.Addr.String() + " is " + fmt.Sprintf(format, args...),
-			Cure: "rsagent start --vip VIP", about: func(o VIP) bool { return o.Addr == v.Addr }})
+			about: func(o VIP) bool { return o.Addr == v.Addr }})
 	}
 	for _, v := range entering {
 		if v.Addr == h.Gateway {
@@ -103,7 +105,7 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 			}
 		}
 	}
-	if guards(p) {
+	if leaks(j, h, p) {
 		bound := onHost(j.VIPs, h)
 		for _, v := range j.VIPs {
 			if bound[v.Addr] && v.Addr.Is4() {
@@ -116,14 +118,25 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	return finds
 }
 
-// guards says that a plan has to mend what silences the host.
-func guards(p []Change) bool {
-	for _, c := range p {
-		if c.Stage == Guard && c.device == "" && !c.unjudged {
-			return true
-		}
+// leaks says that a plan has to mend what silences the host, and that the host is not silent as it is:
+// a guard that only changes its form was one all the while.
+func leaks(j *Journal, h *Host, p []Change) bool {
+	rules := map[string]sysctl.Rule{}
+	for _, r := range arp.Rules((&policy{set: j.VIPs, host: h}).scopeHost()) {
+		rules[r.Knob] = r
 	}
-	return false
+	return slices.ContainsFunc(p, func(c Change) bool {
+		key, ok := c.Item.(sysctl.Key)
+		rule, isARP := rules[key.Knob]
+		if !ok || !isARP || c.Stage != Guard || c.unjudged {
+			return false
+		}
+		ifaces := []string{key.Iface}
+		if key.Iface == sysctl.All {
+			ifaces = h.speakers()
+		}
+		return slices.ContainsFunc(ifaces, func(i string) bool { return !rule.Good(h.Conf.Effective(i, key.Knob)) })
+	})
 }
 
 func fromAddrs(addrs []netip.Addr) (s Set) {

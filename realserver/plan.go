@@ -179,7 +179,12 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 			}
 		case v == nil:
 			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
-		case a.Addr == v.addr() || unserved(finds, *v):
+		case a.Addr == v.addr():
+			if a.Scope != v.scope() {
+				more = append(more, Finding{Level: Info, Code: "scope", Subject: ip.String(), Message: fmt.Sprintf("VIP %s keeps the scope it has, %s: to change it would cut connections", ip, a.Scope),
+					Cure: "rsagent stop --vip " + ip.String() + ", and start it"})
+			}
+		case unserved(finds, *v):
 		case a.Device == v.On() && ip.Is6():
 			p = append(p, removal(h, a, Bind, "the VIP is to stand alone, without a subnet")...)
 		default:
@@ -215,7 +220,7 @@ func twice(h *Host, vip netip.Addr, holders map[string]bool) bool {
 func onNIC(a loopback.Held) Finding {
 	return Finding{Level: Warning, Code: "vip-on-nic", Subject: a.Device,
 		Message: fmt.Sprintf("VIP %s is on %s too, which answers for it; right only where this host is the director as well", a.Prefix.Addr(), a.Device),
-		Cure:    "ip addr del " + a.Addr.String()}
+		Cure:    "none if keepalived put it there; else: ip addr del " + a.Addr.String()}
 }
 
 // removal deletes an address and nothing else: where it is a primary with secondaries, those would

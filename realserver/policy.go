@@ -30,6 +30,9 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 	p.made = func(it Item) bool {
 		return slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
 	}
+	for _, a := range p.holes {
+		p.find(Info, "blackhole", a.String(), "what comes for "+a.String()+" is dropped by a route that stop left; its next start removes it", "rsagent stop --vip "+a.String())
+	}
 	for _, a := range p.holes { // before the VIP goes; as long as it is there, the route has no effect
 		p.need(Withdraw, loopback.Blackhole{VIP: a}, "blackhole", "a host that forwards would send its packets back to the director, round and round")
 	}

@@ -37,6 +37,7 @@ type Silence struct {
 	ARPIgnore   int    `json:"arp_ignore"`
 	ARPAnnounce int    `json:"arp_announce"`
 	Good        bool   `json:"good"`
+	Asked       bool   `json:"-"` // a VIP asks for it
 	Why         string `json:"why"`
 }
 
@@ -231,10 +232,17 @@ func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
 // silence tells of each interface that takes ARP whether it is silent about the VIPs of a set, and
 // of all, which decides for interfaces still to come.
 func (h *Host) silence(s Set) []Silence {
-	rules := arp.Rules((&policy{set: s, host: h}).scopeHost())
+	p := &policy{set: s, host: h}
+	rules, asked := arp.Rules(p.scopeHost()), map[string]bool{}
+	for _, v := range s {
+		for _, name := range p.resolve(v) {
+			asked[name] = true
+		}
+		asked[sysctl.All] = asked[sysctl.All] || v.Addr.Is4() && v.Guard == GuardAll
+	}
 	out := []Silence{}
 	for _, name := range append([]string{sysctl.All}, h.speakers()...) {
-		g := Silence{Interface: name, Good: true,
+		g := Silence{Interface: name, Good: true, Asked: asked[sysctl.All] || asked[name],
 			ARPIgnore:   h.Conf.Effective(name, sysctl.ARPIgnore),
 			ARPAnnounce: h.Conf.Effective(name, sysctl.ARPAnnounce)}
 		var good, bad []string

@@ -62,6 +62,8 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 		j, err = parseJournal(s.disk)
 	}
 	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ENOTDIR):
+		return nil, nil, false, fmt.Errorf("read journal: %w", err)
 	case err != nil:
 		return nil, nil, false, &JournalError{s.path, err}
 	case j.Boot != s.boot:

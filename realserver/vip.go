@@ -125,7 +125,7 @@ func (v VIP) Check() error {
 		return bad("device", "%q is no interface name", v.Device)
 	}
 	if v.Guard == GuardInterface && len(v.Interfaces) == 0 {
-		return bad("interface", "arp-guard interface needs at least one")
+		return bad("interface", "arp-guard interface needs the name of one at least")
 	}
 	if v.Guard != GuardInterface && len(v.Interfaces) > 0 {
 		return bad("interface", "goes with arp-guard interface only")

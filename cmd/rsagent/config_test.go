@@ -42,7 +42,7 @@ func TestConfigErrors(t *testing.T) {
 		{"interface holds a number", "interface:\n  - eth0\n  - 5\n", "3: interface: must be a string, or a list of them"},
 		{"interface is empty", "interface: []\n", "1: interface: is empty"},
 		{"interface without its guard", "vips:\n  - address: 10.0.0.1\n    interface: eth0\n", "3: interface: goes with arp-guard interface only"},
-		{"guard without interface", "arp-guard: interface\nvips: [10.0.0.1]\n", "1: arp-guard: interface: arp-guard interface needs at least one"},
+		{"guard without interface", "arp-guard: interface\nvips: [10.0.0.1]\n", "1: arp-guard: interface: arp-guard interface needs the name of one at least"},
 		{"tunnel in mode dr", "tunnel: ipip\nvips: [10.0.0.1]\n", "1: tunnel: goes with mode tun only"},
 		{"one VIP, two sets of options", "vips:\n  - 10.0.0.1\n  - address: 10.0.0.1\n    mode: tun\n", "3: VIP 10.0.0.1 has other options in line 2"},
 		{"no YAML", "mode: [dr\n", "1: did not find expected ',' or ']'"},

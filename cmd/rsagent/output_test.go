@@ -132,6 +132,7 @@ func TestText(t *testing.T) {
 			"guard   eth0        arp_ignore 0, arp_announce 2  not silent\n" +
 			"tunnel  tunl0       ipip, rp_filter 0             down, 0 packets received\n" +
 			"drift: net.ipv4.conf.all.arp_ignore is 0, should be 1: " + whyIgnore + "\n" +
+			"mend: rsagent restart\n" +
 			"warning: VIP 10.0.0.100 was bound while this host answered ARP for it: neighbours may have cached its MAC address (cure: on the director: arping -U -I NIC 10.0.0.100)\n", 1},
 	} {
 		if step.args == "LEAK" {

@@ -59,7 +59,8 @@ func (c *call) text(w io.Writer, r *report) {
 	p.colour = p.colour && no == "" && term != "dumb"
 	switch {
 	case c.verb == "status":
-		p.status(r)
+		_, some := c.get("vip")
+		p.status(r, some)
 	case c.dryRun:
 		c.commands(w, r)
 		return
@@ -77,6 +78,14 @@ func (c *call) text(w io.Writer, r *report) {
 		}
 	}
 	p.tabs.Flush()
+}
+
+// say is a value for people: of a VIP, whether it is bound.
+func (x change) say(value string) string {
+	if value != "" && (x.Stage == "bind" || x.Stage == "withdraw") && strings.Contains(x.Item, " dev ") {
+		return "bound"
+	}
+	return absent(value)
 }
 
 func absent(s string) string {
@@ -106,6 +115,9 @@ func count(n int, what string) string {
 
 func (p *page) findings(r *report) {
 	for _, f := range r.Findings {
+		if f.Level == realserver.Error && r.err != nil {
+			continue // it is the error, which stderr has
+		}
 		colour := map[realserver.Level]string{realserver.Error: red, realserver.Warning: yellow}[f.Level]
 		rest := ": " + f.Message
 		if f.Cure != "" {
@@ -116,7 +128,7 @@ func (p *page) findings(r *report) {
 }
 
 // status tells of the VIPs, of what they rest on, and of what is not as it should be.
-func (p *page) status(r *report) {
+func (p *page) status(r *report, some bool) {
 	if r.State == realserver.Unknown {
 		p.line(red, string(r.State), "")
 		return
@@ -135,6 +147,9 @@ func (p *page) status(r *report) {
 			if !g.Good {
 				verdict = "not silent"
 			}
+			if !g.Good && !g.Asked {
+				verdict = "not silent, and no VIP asks for it"
+			}
 			p.row("guard", g.Interface, fmt.Sprintf("arp_ignore %d, arp_announce %d", g.ARPIgnore, g.ARPAnnounce), verdict)
 		}
 	}
@@ -143,7 +158,10 @@ func (p *page) status(r *report) {
 	}
 	p.tabs.Flush()
 	for _, x := range r.Changes {
-		p.line(red, "drift", fmt.Sprintf(": %s is %s, should be %s: %s", x.Item, absent(x.From), absent(x.To), x.Why))
+		p.line(red, "drift", fmt.Sprintf(": %s is %s, should be %s: %s", x.Item, x.say(x.From), x.say(x.To), x.Why))
+	}
+	if len(r.Changes) > 0 && !some { // one that is not managed is not mended by a restart
+		p.line("", "mend", ": rsagent restart")
 	}
 	p.findings(r)
 }

@@ -191,3 +191,22 @@ func TestOddFiles(t *testing.T) {
 		}
 	}
 }
+
+// A guard that changes its form was one all the while, and a scope is not changed under connections.
+func TestWhatIsSaidOfAChange(t *testing.T) {
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip)
+	for _, guard := range []string{"--arp-guard interface --interface eth0", "--arp-guard all"} {
+		if r := s.do(t, "start", append([]string{"--vip", vip}, strings.Fields(guard)...)...); r.says("answered ARP") {
+			t.Errorf("%s: a false alarm: %+v", guard, r.Findings)
+		}
+	}
+	r := s.do(t, "start", "--vip", vip, "--scope", "global")
+	if r.Changed || !r.says(vip, "keeps the scope") {
+		t.Errorf("a scope that stays is not spoken of: %+v", r)
+	}
+	s.do(t, "stop", "--blackhole")
+	if r := s.ask(t, 3, "status"); !r.says(vip, "dropped by a route") {
+		t.Errorf("a blackhole route is not spoken of: %+v", r)
+	}
+}

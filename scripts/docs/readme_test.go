@@ -55,11 +55,15 @@ func TestConsole(t *testing.T) {
 		rs, state := realServer(t), t.TempDir()
 		var got strings.Builder
 		for line := range strings.Lines(block) {
-			command, ok := strings.CutPrefix(line, "$ rsagent ")
+			command, ok := strings.CutPrefix(line, "$ ")
 			if !ok {
 				continue
 			}
-			r := rs.Exec(testnet.Cmd{Args: append([]string{testnet.Rsagent(t)}, strings.Fields(command)...), Env: []string{"RSAGENT_STATE_DIR=" + state}})
+			words := strings.Fields(command)
+			if words[0] == "rsagent" {
+				words[0] = testnet.Rsagent(t)
+			}
+			r := rs.Exec(testnet.Cmd{Args: words, Env: []string{"RSAGENT_STATE_DIR=" + state}})
 			got.WriteString(line + r.Stdout + r.Stderr)
 		}
 		if d := cmp.Diff(block, got.String()); d != "" {
