@@ -49,14 +49,14 @@ var statusCodes = map[realserver.State]int{
 
 // hint adds the cure to an error whose cause a user can mend.
 func (c *call) hint(err error) error {
-	below := func(dir string) bool {
-		var path *fs.PathError
-		return errors.As(err, &path) && strings.HasPrefix(path.Path, dir)
-	}
+	var path *fs.PathError
+	named := errors.As(err, &path)
+	below := func(dir string) bool { return named && strings.HasPrefix(path.Path, dir) }
+	making := named && path.Op == "mkdir" && strings.HasPrefix(c.stateDir, path.Path) // the folder, or what it is in
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, fs.ErrPermission) && below(c.stateDir):
+	case errors.Is(err, fs.ErrPermission) && (making || below(c.stateDir)):
 		return fmt.Errorf("%w (run as root, or name a folder of your own: --state-dir)", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w (needs CAP_NET_ADMIN in this network namespace)", err)

@@ -86,6 +86,8 @@ var hosts = []host{
 	{name: "CAP_NET_ADMIN without uid 0, a folder of its own", needs: []string{"setpriv"}, verb: []string{"start", "--state-dir", "NOBODY"},
 		wrap: asNobody("-all,+net_admin"), lasting: stopGiven},
 	{name: "CAP_NET_ADMIN without uid 0, the folder is root's", needs: []string{"setpriv"}, prepare: (*site).makeState, wrap: asNobody("-all,+net_admin")},
+	{name: "CAP_NET_ADMIN without uid 0, the parent's parent is root's", needs: []string{"setpriv"}, prepare: (*site).makeState,
+		verb: []string{"start", "--state-dir", "STATE/run/rsagent"}, wrap: asNobody("-all,+net_admin")},
 	{name: "a user namespace, without a network namespace of its own", wrap: []string{"unshare", "-Ur"}},
 	{name: "a user namespace with a network namespace of its own", wrap: []string{"unshare", "-Urn"}},
 	{name: "the kernel has no ipip", mode: "tun", needs: []string{"modprobe"}},
