@@ -72,18 +72,19 @@ func sampled[T any](all []T, stride int, seed uint64) (out []T) {
 	return out
 }
 
-// chosen are points for the short form: where what is written changes from journal to settings to addresses, and every
-// stride-th of the others.
-func (s *site) chosen(calls []string, stride int, seed uint64) (out []point) {
+// chosen are every stride-th of all points, and of those where what is written changes from journal to settings to
+// addresses every turns-th.
+func (s *site) chosen(calls []string, stride, turns int, seed uint64) []point {
 	if stride == 1 {
 		return points(len(calls))
 	}
+	var out []point
 	for n := 1; n < len(calls); n++ {
 		if s.kind(calls[n-1]) != s.kind(calls[n]) {
 			out = append(out, point{n, true, false}, point{n, true, true})
 		}
 	}
-	return append(out, sampled(points(len(calls)), stride, seed)...)
+	return append(sampled(out, turns, seed), sampled(points(len(calls)), stride, seed)...)
 }
 
 func (s *site) kind(call string) string {
@@ -97,9 +98,10 @@ func (s *site) kind(call string) string {
 }
 
 // Kills kills start, stop, restart and reload, with 1 and with 3 VIPs in the mode given, before and after every system
-// call that writes, or every stride-th. After each kill no VIP is on a device while the host answers ARP for it; a start
-// that follows ends up; a stop that follows ends where the host was before any of it.
-func Kills(t *testing.T, mode string, stride int) {
+// call that writes, where stride is 1, or else at some of these points, see chosen. After each kill no VIP is on a device
+// while the host answers ARP for it; a start that follows ends up; a stop that follows ends where the host was before any
+// of it.
+func Kills(t *testing.T, mode string, stride, turns int) {
 	total := 0
 	for i, n := range []int{1, 3} {
 		for j, v := range victims(n) {
@@ -107,7 +109,7 @@ func Kills(t *testing.T, mode string, stride int) {
 				s := newSite(t, mode)
 				down := s.baseline()
 				calls := s.watched(v, down)
-				chosen := s.chosen(calls, stride, uint64(10*i+j))
+				chosen := s.chosen(calls, stride, turns, uint64(10*i+j))
 				for _, p := range chosen {
 					if err := s.killed(v, p, down); err != nil {
 						t.Fatalf("%s of %d VIPs killed at %v, which is %q: %v", v.name, n, p, calls[p.number-1], err)

@@ -4,5 +4,5 @@ import "testing"
 
 func TestKills(t *testing.T) {
 	t.Parallel()
-	Kills(t, "dr", stride(t, 13))
+	Kills(t, "dr", stride(t, 13), 1)
 }
