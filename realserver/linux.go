@@ -18,7 +18,7 @@ import (
 // linux is the kernel of the network namespace in which it was opened.
 type linux struct {
 	netlink *netlink.Handle
-	socket  *nl.NetlinkSocket
+	socket  *nl.SocketHandle
 	conf    sysctl.Tree
 }
 
@@ -40,7 +40,7 @@ func Linux() (k Kernel, closer func(), err error) {
 	if err := s.SetReceiveTimeout(&wait); err != nil {
 		return Kernel{}, nil, fmt.Errorf("set netlink timeout: %w", err)
 	}
-	l := linux{h, s, sysctl.Tree{Root: "/proc/sys"}}
+	l := linux{h, &nl.SocketHandle{Socket: s}, sysctl.Tree{Root: "/proc/sys"}}
 	return Kernel{Look: l.look, Do: l.do}, func() { h.Close(); s.Close() }, nil
 }
 

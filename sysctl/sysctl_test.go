@@ -127,7 +127,7 @@ func TestLook(t *testing.T) {
 	}
 	defer s.Close()
 	tree := Tree{"/proc/sys"}
-	ifs, tab, err := tree.Look(s)
+	ifs, tab, err := tree.Look(&nl.SocketHandle{Socket: s})
 	if err != nil {
 		t.Fatal(err)
 	}

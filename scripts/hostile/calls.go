@@ -19,6 +19,19 @@ var (
 		unix.SYS_FCHMODAT: "fchmodat", unix.SYS_FCHOWNAT: "fchownat"}
 )
 
+// matters describes a call at which the process is to be stopped.
+func (tr *tracer) matters(tid int, c syscallInfo) string {
+	if !tr.answers {
+		return tr.writes(tid, c)
+	}
+	if c.nr == unix.SYS_RECVFROM || c.nr == unix.SYS_RECVMSG {
+		if protocol, ok := tr.netlink(int(c.args[0])); ok {
+			return fmt.Sprintf("answer of netlink %d", protocol)
+		}
+	}
+	return ""
+}
+
 // writes describes a call that may change anything, and is "" for every other. What the Go runtime does with memory,
 // threads and pipes is no matter, nor is what is printed.
 func (tr *tracer) writes(tid int, c syscallInfo) string {

@@ -58,12 +58,7 @@ func TestFaults(t *testing.T) {
 
 func (s *site) faulted(v victim, f fault, down testnet.Snapshot) (code int, err error) {
 	v.prepare(s)
-	end, err := Trace(s.rs, s.state, v.verb(s), func(c Call) Action {
-		if c.Number == f.number && !c.After {
-			return Action{Errno: f.errno}
-		}
-		return GoOn
-	})
+	end, err := Trace(s.rs, s.state, v.verb(s), f.at)
 	if err != nil {
 		return 0, err
 	}
@@ -112,4 +107,61 @@ func TestSecondBatchFails(t *testing.T) {
 			t.Errorf("%v: exit %d, %v", errno, code, err)
 		}
 	}
+}
+
+// TestAnswersLost: the socket fails where an answer is to be received, and the answer may still come, to the next question.
+// A verb asks again, or fails with one line; never does it take an answer for another one.
+func TestAnswersLost(t *testing.T) {
+	t.Parallel()
+	if !canFail {
+		testnet.Skip(t, "no means to let a call fail on this architecture")
+	}
+	total, failed := 0, 0
+	for i, v := range victims(3) {
+		s := newSite(t, "dr")
+		down := s.baseline()
+		for k, f := range s.lost(v, down, uint64(i)) {
+			code := 0
+			v.prepare(s)
+			end, err := TraceAnswers(s.rs, v.verb(s), f.at)
+			if err == nil {
+				code, err = end.Code, s.answer(v, end, down)
+			}
+			if err == nil {
+				err = s.afterwards(v, k%2 == 0, down)
+			}
+			if err != nil {
+				t.Fatalf("%s: answer %d is lost with %v: exit %d: %v\n%s%s", v.name, f.number, f.errno, end.Code, err, end.Stdout, end.Stderr)
+			}
+			if total++; code != 0 {
+				failed++
+			}
+		}
+	}
+	t.Logf("%d answers lost, %d failures of the verb", total, failed)
+}
+
+// at lets the call fail of that number.
+func (f fault) at(c Call) Action {
+	if c.Number == f.number && !c.After {
+		return Action{Errno: f.errno}
+	}
+	return GoOn
+}
+
+// lost are the faults of a verb's answers.
+func (s *site) lost(v victim, down testnet.Snapshot, seed uint64) (all []fault) {
+	s.t.Helper()
+	v.prepare(s)
+	end, err := TraceAnswers(s.rs, v.verb(s), func(Call) Action { return GoOn })
+	if err == nil {
+		err = s.finish(v, down, true)
+	}
+	if err != nil || len(end.Calls) < 4 {
+		s.t.Fatalf("%s: %v, %d answers", v.name, err, len(end.Calls))
+	}
+	for n := range end.Calls {
+		all = append(all, fault{n + 1, unix.ENOBUFS, false}, fault{n + 1, unix.EINTR, false})
+	}
+	return sampled(all, stride(s.t, 7), seed)
 }

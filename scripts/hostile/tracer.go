@@ -45,11 +45,20 @@ type End struct {
 // Trace runs a command on the host, follows all its threads, and stops it at the entry and at the exit of each system
 // call that writes, to the kernel's settings, its network, or anything below dir. Programs that the command runs are
 // not followed; that it runs one is a call too.
-func Trace(h *testnet.Host, dir string, args []string, at func(Call) Action) (end End, err error) {
+func Trace(h *testnet.Host, dir string, args []string, at func(Call) Action) (End, error) {
+	return (&tracer{dir: dir, at: at}).trace(h, args)
+}
+
+// TraceAnswers stops it where it receives answers from netlink instead.
+func TraceAnswers(h *testnet.Host, args []string, at func(Call) Action) (End, error) {
+	return (&tracer{answers: true, at: at}).trace(h, args)
+}
+
+func (tr *tracer) trace(h *testnet.Host, args []string) (end End, err error) {
 	h.Do(func() {
 		runtime.LockOSThread() // a traced process answers to one thread only
 		defer runtime.UnlockOSThread()
-		tr := &tracer{dir: dir, at: at, seen: map[int]bool{}, open: map[int]Call{}, fail: map[int]unix.Errno{}}
+		tr.seen, tr.open, tr.fail = map[int]bool{}, map[int]Call{}, map[int]unix.Errno{}
 		err = tr.run(args)
 		end = tr.end
 	})
@@ -57,8 +66,10 @@ func Trace(h *testnet.Host, dir string, args []string, at func(Call) Action) (en
 }
 
 type tracer struct {
-	dir  string
-	at   func(Call) Action
+	dir     string
+	answers bool
+	at      func(Call) Action
+
 	pid  int
 	seen map[int]bool // threads that have had their first stop
 	open map[int]Call // calls that write, entered and not left, by thread
@@ -186,7 +197,7 @@ func (tr *tracer) call(tid int) bool {
 	c, ok := tr.open[tid]
 	switch info.op {
 	case opEntry:
-		text := tr.writes(tid, info)
+		text := tr.matters(tid, info)
 		if text == "" {
 			return true
 		}
