@@ -98,12 +98,16 @@ func (s *site) kind(call string) string {
 }
 
 // Kills kills start, stop, restart and reload, with 1 and with 3 VIPs in the mode given, before and after every system
-// call that writes, where stride is 1, or else at some of these points, see chosen. After each kill no VIP is on a device
-// while the host answers ARP for it; a start that follows ends up; a stop that follows ends where the host was before any
-// of it.
+// call that writes, and with 70, where stride is 1; or else at some of these points, see chosen. After each kill no VIP is
+// on a device while the host answers ARP for it; a start that follows ends up; a stop that follows ends where the host was
+// before any of it.
 func Kills(t *testing.T, mode string, stride, turns int) {
 	total := 0
-	for i, n := range []int{1, 3} {
+	sizes := []int{1, 3}
+	if stride == 1 {
+		sizes = append(sizes, 70) // two batches
+	}
+	for i, n := range sizes {
 		for j, v := range victims(n) {
 			t.Run(fmt.Sprintf("%s/%d", v.name, n), func(t *testing.T) {
 				s := newSite(t, mode)
