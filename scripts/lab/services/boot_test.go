@@ -97,7 +97,7 @@ func TestBoot2(t *testing.T) {
 	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.102.service", "server.service"} {
 		isActive(t, unit, "active")
 	}
-	if text := journal(t, "rsagent-online.service"); !strings.Contains(text, "up: ") {
+	if text := journal(t, "rsagent-online.service", ""); !strings.Contains(text, "up: ") {
 		t.Errorf("rsagent-online.service says %q", text)
 	}
 	holds(t, "10.9.0.100", "10.9.0.101 tunl0", "10.9.0.102")

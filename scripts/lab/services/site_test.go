@@ -139,16 +139,29 @@ func says(t *testing.T, text, want string) {
 func isActive(t *testing.T, unit, want string) {
 	t.Helper()
 	if got := strings.TrimSpace(here.Try("systemctl", "is-active", unit).Stdout); got != want {
-		t.Errorf("%s is %s, want %s\n%s", unit, got, want, journal(t, unit))
+		t.Errorf("%s is %s, want %s\n%s", unit, got, want, journal(t, unit, ""))
 	}
 }
 
-// journal is what the journal has of a unit's last run.
-func journal(t *testing.T, unit string) string {
+// journal is what the journal has of a unit in this boot, from the cursor on.
+func journal(t *testing.T, unit, cursor string) string {
 	t.Helper()
 	here.Run(t, "journalctl", "--sync")
-	id := strings.TrimSpace(here.Run(t, "systemctl", "show", "-P", "InvocationID", unit))
-	return here.Try("journalctl", "-o", "cat", "--no-pager", "_SYSTEMD_INVOCATION_ID="+id, "+", "INVOCATION_ID="+id).Stdout
+	args := []string{"journalctl", "-b", "-o", "cat", "--no-pager", "-u", unit}
+	if cursor != "" {
+		args = append(args, "--after-cursor="+cursor)
+	}
+	return here.Try(args...).Stdout
+}
+
+// cursor is where the journal ends by now.
+func cursor(t *testing.T) string {
+	t.Helper()
+	_, c, found := strings.Cut(here.Run(t, "journalctl", "-n", "1", "-o", "cat", "--show-cursor", "--no-pager"), "-- cursor: ")
+	if !found {
+		t.Fatal("the journal has no cursor")
+	}
+	return strings.TrimSpace(c)
 }
 
 // watch sees every address that comes and goes while f runs: "+10.9.0.104", "-10.9.0.104", in the order of the kernel.

@@ -16,8 +16,9 @@ func systemctl(t *testing.T, args ...string) {
 // fails: a verb of systemctl does not succeed, and the journal has the reason.
 func fails(t *testing.T, verb, unit, reason string) {
 	t.Helper()
+	from := cursor(t)
 	said := exits(t, 1, "systemctl", verb, unit)
-	says(t, said+journal(t, unit), reason)
+	says(t, said+journal(t, unit, from), reason)
 }
 
 func TestUnit(t *testing.T) {
@@ -66,7 +67,7 @@ func TestUnitBadInput(t *testing.T) {
 		{"typing error", config("vips: [10.9.0.104, 10.9.0.l05]"), yamlFile + `:1: address: "10.9.0.l05" is not an IP address`, false},
 		{"unknown key", config("vips:\n- 10.9.0.104\nmood: tun"), yamlFile + `:3: unknown key "mood"`, false},
 		{"unreadable", func(t *testing.T) { configure(t, "10.9.0.104"); os.Chmod(yamlFile, 0) }, "open " + yamlFile + ": permission denied", false},
-		{"a folder", func(t *testing.T) { os.Remove(yamlFile); os.Mkdir(yamlFile, 0o755) }, yamlFile + ": is a directory", false},
+		{"a folder", func(t *testing.T) { os.Remove(yamlFile); os.Mkdir(yamlFile, 0o755) }, yamlFile + " is not a regular file", false},
 		{"nothing configured", config("vips: []"), "not configured", true},
 		{"own address", config("vips: [10.9.0.106, " + own + "]"), own, false},
 		{"missing binary", func(t *testing.T) { configure(t, "10.9.0.104"); away("/usr/sbin/rsagent")(t) }, "Failed to locate executable rsagent: No such file or directory", false},
