@@ -104,8 +104,11 @@ func (s *site) kind(call string) string {
 func Kills(t *testing.T, mode string, stride, turns int) {
 	total := 0
 	sizes := []int{1, 3}
-	if stride == 1 {
+	switch {
+	case stride == 1:
 		sizes = append(sizes, 70) // two batches
+	case turns > 1: // where it is slow
+		sizes = []int{3}
 	}
 	for i, n := range sizes {
 		for j, v := range victims(n) {
