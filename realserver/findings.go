@@ -63,6 +63,8 @@ func ownAddresses(entering Set, h *Host) (finds []Finding) {
 			case holders[a.Device]:
 			case ip == v.Addr && a.Scope == "global" && count[familyOf(a)] == 1:
 				own = "the only one on " + a.Device
+			case ip == v.Addr && own != "":
+				own += ", on " + a.Device
 			case ip.Is4() && ip != v.Addr && (v.Addr == a.Prefix.Masked().Addr() || v.Addr == broadcast(a.Prefix)) && a.Prefix.Bits() < 31:
 				refuse(v, "subnet", "no host's address in %s, the subnet of %s", a.Prefix.Masked(), a.Device)
 			}
