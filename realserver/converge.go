@@ -110,6 +110,7 @@ type run struct {
 	agent   *Agent
 	store   *store
 	journal *Journal
+	before  Journal             // as it was before the edit
 	allowed int                 // stages that may run, as bits
 	found   map[netip.Addr]bool // VIPs that were on the host before, in whatever form
 	placed  map[netip.Addr]bool // those that were as they are to be
@@ -138,7 +139,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Result: &Result{Before: j.VIPs}, agent: a, store: st, journal: j,
+	r := &run{Result: &Result{Before: j.VIPs}, agent: a, store: st, journal: j, before: *j,
 		allowed: 1<<Withdraw | additions | 1<<PutBack}
 	j.edit(edit, a.Blackhole, given...)
 	if err := r.look(); err != nil {
@@ -148,7 +149,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
 	said := append(opening(j, r.Host, r.Pending, stale), own...)
 	if len(own) > 0 {
-		r.fail(refused(own))
+		r.refuse(refused(own))
 	}
 	for r.step(ctx) {
 		if err := r.look(); err != nil {
@@ -180,12 +181,12 @@ func (r *run) look() error {
 // step does the first stage that has work. It returns false when nothing is left that may be done.
 func (r *run) step(ctx context.Context) bool {
 	if r.err == nil {
-		err := r.refusal(r.news()...)
-		if err == nil && ctx.Err() != nil && r.todo() != nil {
-			err = fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
+		if err := r.refusal(r.news()...); err != nil {
+			r.refuse(err)
+			return true
 		}
-		if err != nil {
-			r.fail(err)
+		if ctx.Err() != nil && r.todo() != nil {
+			r.fail(fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx)))
 			return true
 		}
 	}
@@ -253,6 +254,21 @@ func (r *run) failStage(s Stage, err error) {
 		r.fail(err)
 		r.allowed = 0
 	}
+}
+
+// refuse ends a verb that cannot be. Where nothing has been changed yet it is as if it had not been
+// called: what it was to take out stays too. But a verb that was killed before is finished.
+func (r *run) refuse(err error) {
+	if len(r.Changes) > 0 {
+		r.fail(err)
+		return
+	}
+	r.err = errors.Join(r.err, err)
+	r.allowed &^= additions
+	changed := r.journal.Changed
+	*r.journal = r.before
+	r.journal.Changed = changed // follow has brought it up to date
+	r.view(r.journal)
 }
 
 // fail ends adding: the set becomes what it was, without what the verb took out. A VIP that the verb

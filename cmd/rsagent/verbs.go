@@ -191,13 +191,8 @@ func foretell(agent *realserver.Agent, edit realserver.Edit, given []netip.Addr)
 	if r == nil {
 		return nil, err
 	}
-	if errors.Is(err, realserver.ErrRefused) { // it would add nothing, but still take away
-		r.VIPs = slices.DeleteFunc(slices.Clone(r.VIPs), func(v realserver.VIP) bool {
-			return !slices.ContainsFunc(r.Before, func(b realserver.VIP) bool { return b.Addr == v.Addr })
-		})
-		r.Pending = slices.DeleteFunc(r.Pending, func(c realserver.Change) bool {
-			return c.Stage != realserver.Withdraw && c.Stage != realserver.PutBack
-		})
+	if errors.Is(err, realserver.ErrRefused) { // it would do nothing
+		r.VIPs, r.Pending = r.Before, nil
 	}
 	states := make(map[netip.Addr]realserver.State, len(now.VIPs))
 	for _, v := range now.VIPs {

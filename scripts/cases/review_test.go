@@ -210,3 +210,17 @@ func TestWhatIsSaidOfAChange(t *testing.T) {
 		t.Errorf("a blackhole route is not spoken of: %+v", r)
 	}
 }
+
+// A refusal that is known before anything is changed leaves all as it is, also
+// what the verb was to take out.
+func TestRefusedReload(t *testing.T) {
+	s := newSite(t)
+	s.do(t, "start", "--config", s.config(t, "vips: ["+vip+"]"))
+	s.restored(t, func() {
+		for range 2 {
+			s.ask(t, 6, "reload", "--config", s.config(t, "vips: [10.0.0.105, "+rip+"]"))
+		}
+	})
+	s.bound(t, vip, "lo")
+	s.ask(t, 0, "status")
+}
