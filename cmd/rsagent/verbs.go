@@ -100,6 +100,10 @@ func (c *call) reload() (int, error) {
 // VIPs it is about, or else all of the set, are such as this host can serve.
 func (c *call) lives(given, about []realserver.VIP) check {
 	return func(r *realserver.Result) error {
+		if _, some := c.get("vip"); some && len(about) == 0 && len(r.Before) > 0 {
+			r.Findings = append(r.Findings, realserver.Finding{Level: realserver.Warning, Code: "ignored", Subject: "--vip",
+				Message: c.verb + " takes the VIPs given only where nothing is managed", Cure: "rsagent start --vip VIP"})
+		}
 		if len(given) > 0 || len(r.Before) > 0 {
 			return r.Unserved(about...)
 		}

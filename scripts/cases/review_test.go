@@ -224,3 +224,15 @@ func TestRefusedReload(t *testing.T) {
 	s.bound(t, vip, "lo")
 	s.ask(t, 0, "status")
 }
+
+// restart and reload keep what is managed; VIPs given to them then are not taken for served.
+func TestGivenAndIgnored(t *testing.T) {
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip)
+	for _, verb := range []string{"restart", "reload"} {
+		if r := s.do(t, verb, "--vip", "10.0.0.101"); !r.says(verb, "only where nothing is managed") {
+			t.Errorf("%s --vip: %+v", verb, r.Findings)
+		}
+	}
+	s.bound(t, "10.0.0.101")
+}
