@@ -40,15 +40,21 @@ func init() {
 }
 
 func (c *call) start() (int, error) {
-	f, err := c.config()
-	if err != nil {
-		return 0, err
-	}
-	vips, err := c.asked(f)
+	_, vips, err := c.read()
 	if err != nil {
 		return 0, err
 	}
 	return c.change(startEdit(vips), c.lives(vips, vips)), nil
+}
+
+// read is the config file, and the VIPs that a start is about.
+func (c *call) read() (*file, []realserver.VIP, error) {
+	f, err := c.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	vips, err := c.asked(f)
+	return f, vips, err
 }
 
 func startEdit(vips []realserver.VIP) realserver.Edit {
@@ -59,11 +65,7 @@ func startEdit(vips []realserver.VIP) realserver.Edit {
 }
 
 func (c *call) restart() (int, error) {
-	f, err := c.config()
-	if err != nil {
-		return 0, err
-	}
-	vips, err := c.asked(f)
+	_, vips, err := c.read()
 	if err != nil {
 		return 0, err
 	}
@@ -71,11 +73,7 @@ func (c *call) restart() (int, error) {
 }
 
 func (c *call) reload() (int, error) {
-	f, err := c.config()
-	if err != nil {
-		return 0, err
-	}
-	vips, err := c.asked(f)
+	f, vips, err := c.read()
 	if err != nil {
 		return 0, err
 	}

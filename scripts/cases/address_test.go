@@ -168,7 +168,6 @@ func TestCase37_NeverTheSourceOfTheHost(t *testing.T) {
 // Seen at: kube-vip issue 1198.
 func TestCase38_IPv6(t *testing.T) {
 	s := newSite(t)
-	s.needIPv6(t)
 	s.rs.Run(t, "ip", "addr", "add", "2001:db8::11/64", "dev", "eth0", "nodad")
 	s.peer.Run(t, "ip", "addr", "add", "2001:db8::1/64", "dev", "eth0", "nodad")
 	s.restored(t, func() {
@@ -187,14 +186,6 @@ func TestCase38_IPv6(t *testing.T) {
 		s.serves(t, vip6)
 		s.do(t, "stop")
 	})
-}
-
-// needIPv6 skips what rsagent does not do yet.
-func (s *site) needIPv6(t *testing.T) {
-	t.Helper()
-	if r := s.rs.Try(s.args("start", "--vip", vip6, "--dry-run")...); strings.Contains(r.Stderr, "this version does not manage") {
-		testnet.Skip(t, strings.TrimSpace(r.Stderr))
-	}
 }
 
 // The VIP the old script bound, with its label, is taken over as it is: to

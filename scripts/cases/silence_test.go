@@ -67,7 +67,6 @@ func TestCase45_NothingAnnounced(t *testing.T) {
 
 func TestCase45_NothingAnnouncedIPv6(t *testing.T) {
 	s := newSite(t)
-	s.needIPv6(t)
 	s.peer.Run(t, "ip", "addr", "add", "2001:db8::1/64", "dev", "eth0", "nodad")
 	s.announcesNothing(t, vip6, func() {
 		s.do(t, "start", "--vip", vip6)
