@@ -72,8 +72,11 @@ func jobs(dir string) []job {
 	}
 	one := "198.18.0.1"
 	start, stop := agent("start", "--vip", one), agent("stop")
-	script := func(verb string) []string { return []string{"bash", *classic, verb, one, "dr"} } // as sites run it
-	out := []job{{"start, 1 VIP", *reps, side{"rsagent", start, stop}, side{"the classic script", script("start"), script("stop")}}}
+	var out []job
+	for _, shell := range []string{"dash", "bash"} { // sites have both, and it makes a difference
+		script := func(verb string) []string { return []string{shell, *classic, verb, one, "dr"} }
+		out = append(out, job{"start, 1 VIP", *reps, side{"rsagent", start, stop}, side{"the classic script, by " + shell, script("start"), script("stop")}})
+	}
 	for _, n := range []int{64, 1000} {
 		conf, add, del := files(dir, n)
 		batch := func(file string, values ...string) []string {
