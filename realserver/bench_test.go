@@ -62,7 +62,7 @@ func (k *bulk) kernel() Kernel {
 	}
 	return Kernel{
 		Look: func(bool) (*Host, error) {
-			h, err := k.look(false)
+			h, err := k.look(Also{})
 			h.Addrs = slices.Collect(maps.Values(k.addrs))
 			return h, err
 		},
@@ -89,7 +89,7 @@ func TestCosts(t *testing.T) {
 		k := &bulk{}
 		inner := k.kernel()
 		a := &Agent{StateDir: t.TempDir()}
-		a.Kernel.Look = func(routes bool) (*Host, error) { c.looks++; return inner.Look(routes) }
+		a.Kernel.Look = func(also Also) (*Host, error) { c.looks++; return inner.Look(also) }
 		a.Kernel.Do = func(ctx context.Context, h *Host, changes []Change) []error {
 			c.changes += len(changes)
 			return inner.Do(ctx, h, changes)

@@ -26,21 +26,25 @@ var ErrInterrupted = errors.New("interrupted")
 // A Kernel is all that is asked of the kernel. It is a struct of functions and no interface: were a
 // *netlink.Handle to reach an interface, the linker would keep each of its methods (1 MB).
 type Kernel struct {
-	// Look observes the host, with its blackhole routes if asked: a router has many routes. What it
-	// returns is complete, or it is an error.
-	Look func(routes bool) (*Host, error)
+	// Look observes the host. What it returns is complete, or it is an error.
+	Look func(Also) (*Host, error)
 	// Do makes changes of one stage, in order, on the host as looked at. It returns an error for
 	// each; after a failure the rest is errSkipped, except in PutBack, where each is tried.
 	Do func(context.Context, *Host, []Change) []error
+}
+
+// Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.
+type Also struct {
+	Routes bool // blackhole routes: a router has many routes
 }
 
 var errSkipped = errors.New("not tried")
 
 // look is Look, taken again where it failed for a reason that passes: in the middle of a verb, all that is left to do
 // without a look is to stop where it is.
-func (k Kernel) look(routes bool) (h *Host, err error) {
+func (k Kernel) look(also Also) (h *Host, err error) {
 	for range 3 {
-		h, err = k.Look(routes)
+		h, err = k.Look(also)
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EBUSY) {
 			break
 		}
@@ -82,7 +86,7 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 	}
 	r := &Result{Before: j.VIPs}
 	j.edit(edit, a.Blackhole, given...)
-	if r.Host, err = a.Kernel.look(j.routes()); err != nil {
+	if r.Host, err = a.Kernel.look(j.also()); err != nil {
 		return nil, err
 	}
 	j.follow(r.Host)
@@ -167,7 +171,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 }
 
 func (r *run) look() error {
-	h, err := r.agent.Kernel.look(r.journal.routes())
+	h, err := r.agent.Kernel.look(r.journal.also())
 	if err != nil {
 		return err
 	}

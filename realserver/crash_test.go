@@ -270,7 +270,7 @@ func (b *bench) fault(host base, before []Edit, verb Edit, at int) (failed bool,
 			return false, err
 		}
 	}
-	was, _ := b.look(false)
+	was, _ := b.look(Also{})
 	journal, _ := os.ReadFile(b.journal())
 	var n int
 	var victim Item

@@ -45,7 +45,7 @@ func (f *fake) write() {
 
 func (f *fake) kernel() Kernel { return Kernel{Look: f.look, Do: f.do} }
 
-func (f *fake) look(bool) (*Host, error) {
+func (f *fake) look(Also) (*Host, error) {
 	h := f.host
 	h.Links, h.Conf, h.Addrs = slices.Clone(h.Links), maps.Clone(h.Conf), slices.Clone(h.Addrs)
 	h.Modules, h.Dropped = maps.Clone(h.Modules), maps.Clone(h.Dropped)

@@ -31,11 +31,11 @@ func (b *bench) run(k *bad, e Edit) (*Result, error) {
 		return nil
 	}
 	defer func() { b.fail = nil }()
-	look := func(routes bool) (*Host, error) {
+	look := func(also Also) (*Host, error) {
 		if k.looks++; k.due(k.looks, k.look) {
 			return nil, fmt.Errorf("list addresses: %w", k.err)
 		}
-		return b.look(routes)
+		return b.look(also)
 	}
 	a := &Agent{Kernel: Kernel{Look: look, Do: b.do}, StateDir: b.dir, moved: b.write}
 	return a.Converge(context.Background(), e)

@@ -310,7 +310,13 @@ func (j *Journal) forget(it Item) {
 	j.Changed = slices.DeleteFunc(j.Changed, func(e Entry) bool { return e.Item == it })
 }
 
-// routes says that the journal is about routes too.
-func (j *Journal) routes() bool {
-	return len(j.Blackholes) > 0 || slices.ContainsFunc(j.Changed, func(e Entry) bool { _, ok := e.Item.(loopback.Blackhole); return ok })
+// also is what the journal is about beside what every look takes in.
+func (j *Journal) also() Also {
+	a := Also{Routes: len(j.Blackholes) > 0}
+	for _, e := range j.Changed {
+		if _, ok := e.Item.(loopback.Blackhole); ok {
+			a.Routes = true
+		}
+	}
+	return a
 }

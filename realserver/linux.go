@@ -44,7 +44,7 @@ func Linux() (k Kernel, closer func(), err error) {
 	return Kernel{Look: l.look, Do: l.do}, func() { h.Close(); s.Close() }, nil
 }
 
-func (l linux) look(routes bool) (*Host, error) {
+func (l linux) look(also Also) (*Host, error) {
 	links, conf, err := l.conf.Look(l.socket)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (l linux) look(routes bool) (*Host, error) {
 	if h.Forwards, err = l.conf.Forwards(); err != nil {
 		return nil, err
 	}
-	if routes {
+	if also.Routes {
 		if h.Dropped, err = loopback.Blackholes(l.netlink); err != nil {
 			return nil, err
 		}

@@ -59,7 +59,7 @@ func (w *world) hold(device, prefix, scope string) {
 	w.host.Addrs = append(w.host.Addrs, loopback.Held{Addr: loopback.Addr{Device: device, Prefix: netip.MustParsePrefix(prefix)}, Scope: scope})
 }
 
-func (w *world) look(bool) (*realserver.Host, error) {
+func (w *world) look(realserver.Also) (*realserver.Host, error) {
 	h := w.host
 	h.Links, h.Conf, h.Addrs = slices.Clone(h.Links), maps.Clone(h.Conf), slices.Clone(h.Addrs)
 	return &h, nil
