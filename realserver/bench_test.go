@@ -61,7 +61,7 @@ func (k *bulk) kernel() Kernel {
 		k.addrs[a.Addr] = a
 	}
 	return Kernel{
-		Look: func(bool) (*Host, error) {
+		Look: func(Also) (*Host, error) {
 			h, err := k.look(Also{})
 			h.Addrs = slices.Collect(maps.Values(k.addrs))
 			return h, err
