@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	stdflag "flag"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,24 +50,37 @@ func (f *flag) variable() string {
 	return "RSAGENT_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
 }
 
-func (f *flag) cli() cli.Flag {
-	var aliases []string
+func (f *flag) names() []string {
 	if f.alias != "" {
-		aliases = []string{f.alias}
+		return []string{f.name, f.alias}
 	}
-	usage := f.usage + " [" + f.variable() + "]"
-	if f.truth {
-		return &truth{cli.GenericFlag{Name: f.name, Aliases: aliases, Usage: usage, Value: f}}
-	}
-	return &cli.GenericFlag{Name: f.name, Aliases: aliases, Usage: usage, Value: f}
+	return []string{f.name}
 }
 
-// A truth is a generic flag that help shows without a value.
-type truth struct{ cli.GenericFlag }
+func (f *flag) cli() cli.Flag {
+	return &shown{cli.GenericFlag{Name: f.name, Usage: f.usage + " [" + f.variable() + "]", Value: f}, f}
+}
 
-func (*truth) TakesValue() bool { return false }
+// shown is a flag as the library takes it. A GenericFlag by itself would look for its names with a regular
+// expression, some hundred times a run, and show a truth with a value.
+type shown struct {
+	cli.GenericFlag
+	flag *flag
+}
 
-func (t *truth) String() string { return cli.FlagStringer(t) }
+func (s *shown) Names() []string { return s.flag.names() }
+
+func (s *shown) TakesValue() bool { return !s.flag.truth }
+
+func (s *shown) String() string { return cli.FlagStringer(s) }
+
+// Apply makes the flag known to the standard library's parser.
+func (s *shown) Apply(set *stdflag.FlagSet) error {
+	for _, name := range s.Names() {
+		set.Var(s.flag, name, "")
+	}
+	return nil
+}
 
 // read makes words of what was given, checking their form only.
 func (f *flag) read(words []string, where string) (written, error) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type env struct {
 }
 
 func main() {
+	runtime.GOMAXPROCS(1)   // one thing is done after the other: a second one would be woken to find nothing to do
 	debug.SetGCPercent(400) // a run is short, and 10,000 VIPs need some 20 MB
 	ctx := untilSignal()
 	os.Exit(run(ctx, host(), os.Args[1:]))

@@ -40,7 +40,9 @@ func run(ctx context.Context, e env, args []string) int {
 		},
 	}
 	for _, v := range verbs {
-		app.Commands = append(app.Commands, v.command(e, &code))
+		if !known(args) || v.name == args[0] { // the rest would be made for nothing
+			app.Commands = append(app.Commands, v.command(e, &code))
+		}
 	}
 	if err := app.RunContext(ctx, append([]string{"rsagent"}, args...)); err != nil {
 		e.complain(err)
@@ -109,6 +111,11 @@ func (v verb) command(e env, code *int) *cli.Command {
 		c.Flags = append(c.Flags, f.cli())
 	}
 	return c
+}
+
+// known says that the first argument is a verb.
+func known(args []string) bool {
+	return len(args) > 0 && slices.ContainsFunc(verbs, func(v verb) bool { return v.name == args[0] })
 }
 
 func verbNames() string {

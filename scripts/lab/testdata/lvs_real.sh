@@ -1,7 +1,8 @@
-#!/bin/sh
-# lvs_real.sh start|stop VIP dr|tun: the script that rsagent replaces, as it is found at LVS sites and with what is
-# found in it: the VIP is bound before ARP is silenced, rp_filter is opened for the whole host, and stop writes zeros
-# where start found something else. The lab runs it beside rsagent, to see that its checks can fail.
+#!/bin/bash
+# lvs_real.sh start|stop VIP dr|tun: the script that rsagent replaces, as it is found at LVS sites (in bash; most of them
+# run sysctl -p besides, which is left out here) and with what is found in it: the VIP is bound before ARP is silenced,
+# rp_filter is opened for the whole host, and stop writes zeros where start found something else. The lab runs it beside
+# rsagent, to see that its checks can fail.
 
 conf=/proc/sys/net/ipv4/conf
 vip=$2
