@@ -15,10 +15,10 @@ import (
 // import. What a real server is (realserver) is known to nothing below it.
 var rooms = map[string][]string{
 	"sysctl":      {"go-sysctl", "netlink"},
-	"arp":         {"rsagent/sysctl"},
+	"arp":         {"rsagent/sysctl", "rsagent/arp/nft"},
 	"loopback":    {"netlink"},
-	"tunnel":      {"rsagent/sysctl", "netlink"},
-	"realserver":  {"rsagent/sysctl", "rsagent/arp", "rsagent/loopback", "rsagent/tunnel", "netlink"},
+	"tunnel":      {"rsagent/sysctl", "rsagent/arp/nft", "netlink"},
+	"realserver":  {"rsagent/sysctl", "rsagent/arp", "rsagent/arp/nft", "rsagent/loopback", "rsagent/tunnel", "netlink"},
 	"cmd/rsagent": {"rsagent/realserver", "urfave/cli", "go-systemd/v22/daemon", "yaml"},
 }
 

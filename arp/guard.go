@@ -1,0 +1,143 @@
+package arp
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rsagent/arp/nft"
+)
+
+// A Guard is silence by nftables, the modern form of the arptables recipe: no setting is touched. What
+// asks for a VIP is dropped as it comes in, so nothing is answered; and a request of the host's own that
+// would carry the VIP as its sender goes out with the interface's address in its place. On an interface
+// without an address of its own such a request is dropped.
+//
+// It holds on every interface, also those to come, and so it also silences one that holds the VIP: a
+// director, or keepalived's master, must not have it.
+type Guard struct {
+	VIPs    []netip.Addr // IPv4, sorted
+	Senders []Sender     // sorted by interface
+}
+
+// A Sender is the address that an interface asks with in a VIP's place.
+type Sender struct {
+	Interface string
+	Addr      netip.Addr
+}
+
+// GuardTable is the guard as a thing to change: the whole table. Its values are "" (absent), a Guard's
+// String, and Foreign.
+type GuardTable struct{}
+
+// Foreign is the value of a table that has rsagent's name and other rules.
+const Foreign = "other rules"
+
+const tableName = "rsagent"
+
+func (GuardTable) String() string { return "table arp " + tableName }
+
+// Command is what an operator would type to have the guard, or to have it gone.
+func (GuardTable) Command(value string) string {
+	script := nft.Delete(nft.ARP, tableName)
+	if g, ok := ParseGuard(value); ok {
+		script = g.table().Script()
+	}
+	return "nft '" + strings.ReplaceAll(script, "'", `'\''`) + "'"
+}
+
+// String says what is dropped, and who sends what: "drop 192.0.2.100 send eth0=192.0.2.11".
+func (g Guard) String() string {
+	words := []string{"drop"}
+	for _, a := range g.VIPs {
+		words = append(words, a.String())
+	}
+	words = append(words, "send")
+	for _, s := range g.Senders {
+		words = append(words, s.Interface+"="+s.Addr.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// ParseGuard reads what String wrote. No interface's name has a blank in it, but it may have any sign.
+func ParseGuard(s string) (g Guard, ok bool) {
+	words := strings.Fields(s)
+	send := slices.Index(words, "send")
+	if send < 1 || words[0] != "drop" {
+		return g, false
+	}
+	for _, w := range words[1:send] {
+		a, err := netip.ParseAddr(w)
+		if err != nil {
+			return g, false
+		}
+		g.VIPs = append(g.VIPs, a)
+	}
+	for _, w := range words[send+1:] {
+		i := strings.LastIndex(w, "=")
+		a, err := netip.ParseAddr(w[i+1:])
+		if i < 1 || err != nil {
+			return g, false
+		}
+		g.Senders = append(g.Senders, Sender{w[:i], a})
+	}
+	return g, true
+}
+
+// Where an ARP packet between IPv4 hosts on Ethernet has its addresses (RFC 826).
+const (
+	senderIP = 14
+	targetIP = 24
+)
+
+// table is the guard in nftables' terms.
+func (g Guard) table() nft.Table {
+	senders := nft.Set{Name: "senders", Keys: nft.IfName, Values: nft.IPv4}
+	for _, s := range g.Senders {
+		senders.Elements = append(senders.Elements, nft.Element{Key: nft.Name(s.Interface), Value: string(s.Addr.AsSlice())})
+	}
+	fromVIP := []nft.Expr{nft.Load(nft.Network, senderIP, 4), nft.In("vips")}
+	return nft.Table{Family: nft.ARP, Name: tableName,
+		Sets: []nft.Set{{Name: "vips", Keys: nft.IPv4, Elements: nft.Addrs(g.VIPs)}, senders},
+		Chains: []nft.Chain{
+			{Name: "input", Hook: nft.ARPInput, Rules: []nft.Rule{
+				{Text: "arp daddr ip @vips drop", Exprs: []nft.Expr{nft.Load(nft.Network, targetIP, 4), nft.In("vips"), nft.Drop}},
+			}},
+			{Name: "output", Hook: nft.ARPOutput, Rules: []nft.Rule{
+				{Text: "arp saddr ip @vips arp saddr ip set oifname map @senders", Exprs: append(slices.Clip(fromVIP),
+					nft.Meta(unix.NFT_META_OIFNAME), nft.Map("senders"), nft.Store(nft.Network, senderIP, 4))},
+				{Text: "arp saddr ip @vips drop", Exprs: append(slices.Clip(fromVIP), nft.Drop)},
+			}},
+		}}
+}
+
+// ReadGuard is the table's value, as the kernel has it.
+func ReadGuard(c *nft.Conn) (string, error) {
+	t, found, err := c.Read(nft.ARP, tableName)
+	if err != nil || !found {
+		return "", err
+	}
+	var g Guard
+	for _, e := range t.Set("vips").Elements {
+		g.VIPs = append(g.VIPs, nft.Addr(e.Key))
+	}
+	for _, e := range t.Set("senders").Elements {
+		g.Senders = append(g.Senders, Sender{nft.Interface(e.Key), nft.Addr(e.Value)})
+	}
+	slices.SortFunc(g.VIPs, netip.Addr.Compare)
+	slices.SortFunc(g.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
+	if !g.table().Equal(t) {
+		return Foreign, nil
+	}
+	return g.String(), nil
+}
+
+// SetGuard brings the table to a value, in one transaction.
+func SetGuard(c *nft.Conn, value string) error {
+	if g, ok := ParseGuard(value); ok {
+		return c.Replace(g.table())
+	}
+	return c.Delete(nft.ARP, tableName)
+}
