@@ -46,12 +46,40 @@ var both = []string{
 	"/usr/share/man/man8/rsagent.8.gz",
 }
 
+// TestInstall: all is in its place, and a config that is there stays.
+func TestInstall(t *testing.T) {
+	testnet.Need(t, "git", "go", "make")
+	dest := t.TempDir()
+	install := []string{"make", "-C", "../..", "install", "PREFIX=/usr", "DESTDIR=" + dest}
+	run(t, nil, install...)
+	want := slices.Concat(both, []string{"/etc/default/rsagent", "/etc/init.d/rsagent", "/usr/share/zsh/site-functions/_rsagent"})
+	want = slices.DeleteFunc(want, func(path string) bool { return path == "/usr/share/doc/rsagent/copyright" })
+	for i, path := range want {
+		want[i] = strings.TrimSuffix(path, ".gz")
+	}
+	slices.Sort(want)
+	if got := files(strings.ReplaceAll(run(t, nil, "find", dest, "-type", "f"), dest, "")); !slices.Equal(got, want) {
+		t.Errorf("files: %q, want %q", got, want)
+	}
+	run(t, nil, "cmp", "../../build/rsagent", dest+"/usr/sbin/rsagent")
+
+	const edited = "vips: [192.0.2.100]\n"
+	config := dest + "/etc/rsagent/rsagent.yaml"
+	if err := os.WriteFile(config, []byte(edited), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, nil, install...)
+	if b, err := os.ReadFile(config); err != nil || string(b) != edited {
+		t.Errorf("the config is %q by now: %v", b, err)
+	}
+}
+
 // TestPackages: the same source gives the same bytes, whoever builds it, and holds what it should.
 func TestPackages(t *testing.T) {
-	testnet.Need(t, "bash", "git", "go", "gzip")
+	testnet.Need(t, "bash", "git", "go", "gzip", "make")
 	dirs := []string{t.TempDir(), t.TempDir()}
 	env := []string{"VERSION=v1.2.3-4-gabc", "COMMIT=abc", "SOURCE_DATE_EPOCH=1750000000", "MAINTAINER=A <a@a.net>"}
-	run(t, append(env, "OUT="+dirs[0], "TZ=UTC"), "sh", "-c", "umask 022; ./build.sh deb rpm")
+	run(t, append(env, "OUT="+dirs[0], "TZ=UTC"), "sh", "-c", "umask 022; make -C ../.. deb rpm")
 	run(t, append(env, "OUT="+dirs[1], "TZ=Asia/Tokyo"), "sh", "-c", "umask 077; ./build.sh rpm deb")
 	for _, name := range []string{"rsagent_1.2.3+4+gabc-1_amd64.deb", "rsagent_1.2.3+4+gabc-1_arm64.deb",
 		"rsagent-1.2.3+4+gabc-1.x86_64.rpm", "rsagent-1.2.3+4+gabc-1.aarch64.rpm"} {
