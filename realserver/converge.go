@@ -35,6 +35,7 @@ type Kernel struct {
 
 // Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.
 type Also struct {
+	Tables bool // rsagent's nftables tables, and whether this host is a director itself
 	Routes bool // blackhole routes: a router has many routes
 }
 
@@ -91,6 +92,7 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 	}
 	j.follow(r.Host)
 	j.pin(r.Host)
+	j.claim(r.Host)
 	r.view(j)
 	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
 	if len(own) > 0 { // that it is on a NIC is then no other thing, and its cure would cut the host off
@@ -178,6 +180,7 @@ func (r *run) look() error {
 	r.Host = h
 	r.journal.follow(h)
 	r.journal.pin(h)
+	r.journal.claim(h)
 	r.view(r.journal)
 	return nil
 }

@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
+	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -48,7 +50,7 @@ func (f *fake) kernel() Kernel { return Kernel{Look: f.look, Do: f.do} }
 func (f *fake) look(Also) (*Host, error) {
 	h := f.host
 	h.Links, h.Conf, h.Addrs = slices.Clone(h.Links), maps.Clone(h.Conf), slices.Clone(h.Addrs)
-	h.Modules, h.Dropped = maps.Clone(h.Modules), maps.Clone(h.Dropped)
+	h.Modules, h.Dropped, h.Tables = maps.Clone(h.Modules), maps.Clone(h.Dropped), maps.Clone(h.Tables)
 	return &h, nil
 }
 
@@ -85,6 +87,8 @@ func (f *fake) apply(c Change) {
 		f.host.Conf[it], _ = strconv.Atoi(c.To)
 	case loopback.Blackhole:
 		f.host.Dropped[it.VIP] = c.To != ""
+	case arp.GuardTable:
+		f.host.Tables[it] = c.To
 	case tunnel.Module:
 		f.host.Modules[it.Name] = true
 		if f.fallback {
@@ -170,7 +174,10 @@ func (f *fake) judge(c Change) {
 		ignore, announce := f.host.Conf.Effective(l.Name, "arp_ignore"), f.host.Conf.Effective(l.Name, "arp_announce")
 		for _, a := range f.host.Addrs {
 			silent := announce == 2 && (ignore == 1 || ignore == 2 || ignore == 8 || ignore == 3 && a.Scope == "host")
-			if ip := a.Prefix.Addr(); isVIP(ip) && ip.Is4() && !silent {
+			ip := a.Prefix.Addr()
+			dropped, sent, _ := strings.Cut(f.host.Tables[arp.GuardTable{}], "send")
+			silent = silent || slices.Contains(strings.Fields(dropped), ip.String()) && strings.Contains(sent, " "+l.Name+"=198.51.100.11")
+			if isVIP(ip) && ip.Is4() && !silent {
 				now[ip] = true
 				if !f.leaking[ip] && !f.exempt[ip] {
 					f.leaks = append(f.leaks, fmt.Sprintf("%s (to %q) makes %s answer for %s: ignore %d, announce %d", c.Item, c.To, l.Name, a.Addr, ignore, announce))
@@ -189,6 +196,8 @@ var vips4 = netip.MustParsePrefix("192.0.2.0/28")
 var (
 	vipA    = with(New(netip.MustParseAddr("192.0.2.1")), func(v *VIP) { v.Origin = Flag })
 	vipAeth = with(vipA, func(v *VIP) { v.Guard, v.Interfaces = GuardInterface, []string{"eth0"} })
+	vipAnft = with(vipA, func(v *VIP) { v.Guard = GuardNFT })
+	vipBnft = with(vipB, func(v *VIP) { v.Guard = GuardNFT })
 	vipAtun = with(vipA, func(v *VIP) { v.Mode = TUN })
 	vipB    = with(New(netip.MustParseAddr("192.0.2.2")), func(v *VIP) { v.Mode, v.Origin = TUN, Config })
 	vipBlo  = with(vipB, func(v *VIP) { v.Device = "lo" })
@@ -238,7 +247,7 @@ func bases() (out []base) {
 
 func (b base) kernel() *fake {
 	f := &fake{fallback: b.tun != tunNone, tunWasUp: b.tun == tunUp, ignoreWas: b.allIgnore, leaking: map[netip.Addr]bool{}, exempt: map[netip.Addr]bool{}}
-	f.host = Host{Conf: sysctl.Table{}, Dropped: map[netip.Addr]bool{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
+	f.host = Host{Conf: sysctl.Table{}, Dropped: map[netip.Addr]bool{}, Tables: map[Item]string{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
 	f.host.Links = []sysctl.Interface{{Name: "lo", Index: 1, Up: b.hand != 0, IPv6: true}, {Name: "eth0", Index: 2, Up: true, ARP: true}}
 	for _, i := range []string{"all", "default", "lo", "eth0"} {
 		for _, k := range knobs {
@@ -286,6 +295,11 @@ func (f *fake) restored(b base) error {
 			return fmt.Errorf("%s is left behind: %+v", l.Name, l)
 		case old != nil && l.Name != "lo" && l != *old:
 			return fmt.Errorf("%+v, was %+v", l, *old)
+		}
+	}
+	for it, rules := range f.host.Tables {
+		if rules != "" {
+			return fmt.Errorf("%s is left: %s", it, rules)
 		}
 	}
 	for a, dropped := range f.host.Dropped {

@@ -128,6 +128,9 @@ func leaks(j *Journal, h *Host, p []Change) bool {
 		rules[r.Knob] = r
 	}
 	return slices.ContainsFunc(p, func(c Change) bool {
+		if isTable(c.Item) && c.Stage == Guard {
+			return h.unhushed(j.VIPs)
+		}
 		key, ok := c.Item.(sysctl.Key)
 		rule, isARP := rules[key.Knob]
 		if !ok || !isARP || c.Stage != Guard || c.unjudged {

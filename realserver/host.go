@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -23,6 +24,8 @@ type Host struct {
 	Modules  map[string]bool     // which modules of tunnel.Kinds are there
 	Received map[string]uint64   // packets that came out of each tunnel device
 	Dropped  map[netip.Addr]bool // addresses with a blackhole route; nil where they were not asked for
+	Tables   map[Item]string     // values of rsagent's nftables tables; nil where they were not asked for
+	Directs  map[netip.Addr]bool // addresses in this host's own IPVS table; nil where they were not asked for
 }
 
 // value is what the host has for an item.
@@ -40,6 +43,8 @@ func (h *Host) value(it Item) string {
 		if h.Dropped[it.VIP] {
 			return "blackhole"
 		}
+	case arp.GuardTable:
+		return h.Tables[it]
 	case tunnel.Device:
 		if l := h.link(it.Name); l != nil {
 			return l.Kind

@@ -10,7 +10,7 @@ import (
 )
 
 // An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr or
-// Blackhole, a tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is
+// Blackhole, an arp.GuardTable, a tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is
 // absent.
 type Item interface {
 	String() string

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -49,12 +50,14 @@ type Entry struct {
 }
 
 // ours says that the item holds what rsagent wrote.
-func (e Entry) ours(now string) bool { return slices.Contains(e.Wrote, now) }
+func (e Entry) ours(now string) bool {
+	return slices.Contains(e.Wrote, now) || isTable(e.Item) && now != ""
+}
 
 // An entryForm is an entry as the file has it.
 type entryForm struct {
-	Kind    string   `json:"kind"` // conf, link, device, blackhole
-	Name    string   `json:"name"` // of the interface; of a blackhole the VIP
+	Kind    string   `json:"kind"` // conf, link, device, blackhole, table
+	Name    string   `json:"name"` // of the interface; of a blackhole the VIP; of a table its family
 	Knob    string   `json:"knob,omitempty"`
 	IfIndex int      `json:"ifindex,omitempty"`
 	From    string   `json:"from"`
@@ -73,6 +76,8 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 		f.Kind, f.Name = "device", it.Name
 	case loopback.Blackhole:
 		f.Kind, f.Name = "blackhole", it.VIP.String()
+	case arp.GuardTable:
+		f.Kind, f.Name = "table", "arp"
 	default:
 		return nil, fmt.Errorf("%s has no place in a journal", e.Item)
 	}
@@ -113,12 +118,15 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 		}
 		e.Item = loopback.Blackhole{VIP: vip}
 		valid = func(value string) bool { return value == "" || value == "blackhole" }
+	case "table":
+		e.Item = arp.GuardTable{}
+		valid = func(value string) bool { return f.Name == "arp" && (value == "" || value == rules) }
 	default:
 		return fmt.Errorf("kind %q is none that rsagent changes", f.Kind)
 	}
 	// What is not known by its name is known by its ifindex; its name may be any bytes then.
 	pseudo := f.Name == sysctl.All || f.Name == sysctl.Default
-	named := f.Kind == "device" || f.Kind == "blackhole" || f.Kind == "conf" && pseudo && (f.Knob == sysctl.ARPIgnore || f.Knob == sysctl.ARPAnnounce)
+	named := f.Kind == "device" || f.Kind == "table" || f.Kind == "blackhole" || f.Kind == "conf" && pseudo && (f.Knob == sysctl.ARPIgnore || f.Knob == sysctl.ARPAnnounce)
 	if named != (f.IfIndex == 0) || f.IfIndex < 0 || len(f.Wrote) == 0 || strings.ContainsAny(f.Name, "/\x00") {
 		return fmt.Errorf("entry %s is none that rsagent writes", e.Item)
 	}
@@ -312,11 +320,12 @@ func (j *Journal) forget(it Item) {
 
 // also is what the journal is about beside what every look takes in.
 func (j *Journal) also() Also {
-	a := Also{Routes: len(j.Blackholes) > 0}
+	a := Also{Routes: len(j.Blackholes) > 0, Tables: len(j.VIPs.tables()) > 0}
 	for _, e := range j.Changed {
 		if _, ok := e.Item.(loopback.Blackhole); ok {
 			a.Routes = true
 		}
+		a.Tables = a.Tables || isTable(e.Item)
 	}
 	return a
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"rsagent/arp"
+	"rsagent/arp/nft"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -67,6 +69,12 @@ func (l linux) look(also Also) (*Host, error) {
 		if h.Dropped, err = loopback.Blackholes(l.netlink); err != nil {
 			return nil, err
 		}
+	}
+	if also.Tables {
+		if err = h.readTables(); err != nil && !errors.Is(err, nft.ErrUnsupported) {
+			return nil, err
+		}
+		h.Directs = directs()
 	}
 	for _, k := range tunnel.Kinds {
 		dev := h.link(k.Device)
@@ -142,6 +150,12 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 			return fmt.Errorf("%s: there is no such interface", it)
 		}
 		return tunnel.SetUp(l.netlink, link.Index, c.To == "up")
+	case arp.GuardTable:
+		err := setTable(it, c.To)
+		if errors.Is(err, nft.ErrUnsupported) {
+			err = fmt.Errorf("%w: %w", ErrUnsupported, err)
+		}
+		return err
 	case loopback.Blackhole:
 		return loopback.SetBlackhole(l.netlink, it, c.To != "")
 	case tunnel.Module:

@@ -34,12 +34,13 @@ type Change struct {
 	Item     Item
 	From, To string
 	Why      string
-	Keep     bool   // stays when no VIP needs it any more: to take it back would harm others
-	Outcome  string // "", then "done", "failed" or "skipped"
-	unjudged bool   // has no effect, so it is done along with others and is never drift
-	device   string // the VIPs on this device need it; "" is all of them
-	copy     bool   // takes away a second copy of a VIP that is bound: goes on when adding has ended
-	later    bool   // is done when a look has shown the changes before it; foretold, so that a dry run is whole
+	Keep     bool           // stays when no VIP needs it any more: to take it back would harm others
+	Outcome  string         // "", then "done", "failed" or "skipped"
+	unjudged bool           // has no effect, so it is done along with others and is never drift
+	device   string         // the VIPs on this device need it; "" is all of them
+	about    func(VIP) bool // the VIPs that need it, where device does not tell
+	copy     bool           // takes away a second copy of a VIP that is bound: goes on when adding has ended
+	later    bool           // is done when a look has shown the changes before it; foretold, so that a dry run is whole
 }
 
 // Level is how bad a finding is.

@@ -37,6 +37,7 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 		p.need(Withdraw, loopback.Blackhole{VIP: a}, "blackhole", "a host that forwards would send its packets back to the director, round and round")
 	}
 	p.guards()
+	p.nftGuard()
 	p.devices()
 	return p.needs, p.finds
 }
@@ -74,6 +75,9 @@ func (p *policy) guards() {
 	for _, v := range p.set {
 		if v.Addr.Is6() {
 			continue // Linux answers no neighbour solicitation for an address that is on lo only
+		}
+		if v.Guard == GuardNone {
+			p.find(Info, "no-guard", v.Addr.String(), fmt.Sprintf("this host answers ARP for %s, as its guard is none: right only where it shares no segment with the director", v.Addr), "")
 		}
 		everywhere = everywhere || v.Guard == GuardAll
 		names = append(names, p.resolve(v)...)

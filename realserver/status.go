@@ -37,7 +37,8 @@ type Silence struct {
 	ARPIgnore   int    `json:"arp_ignore"`
 	ARPAnnounce int    `json:"arp_announce"`
 	Good        bool   `json:"good"`
-	Asked       bool   `json:"-"` // a VIP asks for it
+	Asked       bool   `json:"-"`               // a VIP asks for it
+	Rules       string `json:"rules,omitempty"` // of nftables, where they and no settings are meant
 	Why         string `json:"why"`
 }
 
@@ -162,7 +163,8 @@ func together(vips []VIPState) State {
 type drift struct {
 	addrs   map[netip.Addr]bool
 	devices map[string]bool
-	guard   bool // something that all guarded VIPs need
+	guard   bool // something that all need whom the settings guard
+	abouts  []func(VIP) bool
 	finds   []Finding
 }
 
@@ -173,6 +175,8 @@ func driftOf(plan []Change, finds []Finding) drift {
 		case c.unjudged || c.Stage == PutBack:
 		case a.IsValid():
 			d.addrs[a] = true
+		case c.about != nil:
+			d.abouts = append(d.abouts, c.about)
 		case c.device != "":
 			d.devices[c.device] = true
 		case c.Stage == Guard:
@@ -184,7 +188,8 @@ func driftOf(plan []Change, finds []Finding) drift {
 
 // touches says that something the VIP needs is not so.
 func (d drift) touches(v VIP) bool {
-	return unserved(d.finds, v) || d.addrs[v.Addr] || d.guard && v.Addr.Is4() && v.Guard != GuardNone ||
+	return unserved(d.finds, v) || d.addrs[v.Addr] || d.guard && v.Addr.Is4() && v.Guard != GuardNone && v.Guard != GuardNFT ||
+		slices.ContainsFunc(d.abouts, func(about func(VIP) bool) bool { return about(v) }) ||
 		d.devices[v.On()] || v.Mode == TUN && d.devices[v.kind().Device]
 }
 
@@ -258,7 +263,7 @@ func (h *Host) silence(s Set) []Silence {
 		}
 		out = append(out, g)
 	}
-	return out
+	return append(out, h.hush(s)...)
 }
 
 // arrivals tells of each tunnel device that is there, or that a VIP needs.

@@ -29,6 +29,7 @@ const (
 const (
 	GuardAll       = "all"       // every interface, also those still to come, by conf/all
 	GuardInterface = "interface" // the interfaces named
+	GuardNFT       = "nft"       // every interface, by nftables
 	GuardNone      = "none"      // no neighbour shares a segment with the director
 )
 
@@ -104,7 +105,7 @@ func (v VIP) Check() error {
 	if v.Addr.Is6() && v.Mode == TUN {
 		return bad("mode", "%s: this version takes IPv6 VIPs in mode dr only", v.Addr)
 	}
-	if err := among("arp-guard", v.Guard, GuardAll, GuardInterface, GuardNone); err != nil {
+	if err := among("arp-guard", v.Guard, GuardAll, GuardInterface, GuardNFT, GuardNone); err != nil {
 		return err
 	}
 	if v.Mode == DR && v.Tunnel != "" {

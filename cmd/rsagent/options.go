@@ -29,7 +29,7 @@ var vipOptions = []vipOption{
 		under: "mode", idle: func(v realserver.VIP) bool { return v.Mode == realserver.DR }},
 	{name: "scope", usage: "give the address `SCOPE` host or global (default: host)",
 		set: func(v *realserver.VIP, w []string) { v.Scope = w[0] }},
-	{name: "arp-guard", usage: "silence `WHICH` interfaces: all, interface (those named) or none (default: all)",
+	{name: "arp-guard", usage: "silence `WHICH` interfaces: all, interface (those named), nft (all, by nftables) or none (default: all)",
 		set: func(v *realserver.VIP, w []string) { v.Guard = w[0] }},
 	{name: "interface", list: true, usage: "--arp-guard interface: silence `NAME`; repeatable, or a comma list",
 		set:   func(v *realserver.VIP, w []string) { v.Interfaces = slices.Sorted(slices.Values(w)) },

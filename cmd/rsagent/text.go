@@ -150,6 +150,10 @@ func (p *page) status(r *report, some bool) {
 			if !g.Good && !g.Asked {
 				verdict = "not silent, and no VIP asks for it"
 			}
+			if g.Rules != "" {
+				p.row("guard", g.Interface, g.Rules, verdict)
+				continue
+			}
 			p.row("guard", g.Interface, fmt.Sprintf("arp_ignore %d, arp_announce %d", g.ARPIgnore, g.ARPAnnounce), verdict)
 		}
 	}

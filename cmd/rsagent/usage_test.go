@@ -45,7 +45,7 @@ func TestMisuse(t *testing.T) {
 		{"start --vip 10.0.0.1 --mode dr --mode tun", "", "--mode: is given twice: dr and tun"},
 		{"start --vip 10.0.0.1", "RSAGENT_MODE=nat", `RSAGENT_MODE: "nat" is none of dr, tun`},
 		{"start --vip 10.0.0.1 --scope link", "", `--scope: "link" is none of host, global`},
-		{"start --vip 10.0.0.1 --arp-guard nft", "", `--arp-guard: "nft" is none of all, interface, none`},
+		{"start --vip 10.0.0.1 --arp-guard iptables", "", `--arp-guard: "iptables" is none of all, interface, nft, none`},
 		{"start --vip 10.0.0.1 --arp-guard interface", "", "--arp-guard: interface: arp-guard interface needs the name of one at least"},
 		{"start --vip 10.0.0.1 --interface eth0", "", "--interface: goes with arp-guard interface only"},
 		{"start --vip 10.0.0.1 --arp-guard interface --interface lo", "", "--interface: lo takes no ARP: guarding it has no effect"},
