@@ -62,7 +62,8 @@ type Agent struct {
 	// the VIP removes it, and so does a stop of the VIP without it.
 	Blackhole bool
 
-	moved func() // see store
+	moved   func() // see store
+	replace func(path string, b []byte) error
 }
 
 // A Result is what was found and done. It is complete on failure too.
@@ -206,7 +207,7 @@ func (r *run) step(ctx context.Context) bool {
 		return true
 	}
 	r.journal.record(r.Host, todo)
-	if err := r.store.save(r.journal); err != nil { // a change that cannot be noted is not made
+	if err := r.store.save(r.journal); err != nil && !r.store.suffices(r.journal, r.Host, err) { // what cannot be noted is not done
 		r.unsaved, r.err = true, errors.Join(r.err, err)
 		return false
 	}

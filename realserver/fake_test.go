@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
@@ -327,6 +329,7 @@ type bench struct {
 	*fake
 	dir       string
 	blackhole bool         // stop leaves a route
+	full      bool         // there is no room for a journal
 	unkilled  sysctl.Table // the settings after the scenario at hand, where nothing was killed
 }
 
@@ -373,9 +376,16 @@ func (b *bench) converge(e Edit, given ...netip.Addr) (r *Result, err error, dea
 			dead = true
 		}
 	}()
-	a := &Agent{Kernel: b.kernel(), StateDir: b.dir, Blackhole: b.blackhole, moved: b.write}
+	a := &Agent{Kernel: b.kernel(), StateDir: b.dir, Blackhole: b.blackhole, moved: b.write, replace: b.replace}
 	r, err = a.Converge(context.Background(), e, given...)
 	return r, err, false
+}
+
+func (b *bench) replace(path string, text []byte) error {
+	if b.full {
+		return unix.ENOSPC
+	}
+	return replaceFile(path, text)
 }
 
 var errFault = errors.New("input/output error")

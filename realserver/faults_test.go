@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rsagent/loopback"
 )
 
 // A bad kernel fails calls with an error of its own: the numbers of the looks and of the writes that fail, from 1.
@@ -138,4 +142,90 @@ func TestFirstJournalCut(t *testing.T) {
 			t.Errorf("left behind: %s", f)
 		}
 	}
+}
+
+// TestFullDisk: a stop of everything needs no room for a note of what it does, also where it is killed: a stop ends it then,
+// and any other verb finds its VIPs managed, or nothing. Every other verb that has something to do fails, and does nothing.
+func TestFullDisk(t *testing.T) {
+	kills := 0
+	b := newBench(t)
+	for i, host := range sample(t, bases()) {
+		before := []Edit{Add(vipA, vipB), Add(vipAeth)}[i%2]
+		for _, next := range []Edit{DropAll, Keep} {
+			for at := 1; ; at++ {
+				dead, err := b.stopFull(host, before, next, at)
+				if err != nil {
+					t.Fatalf("%+v, killed at write %d: %v", host, at, err)
+				}
+				if !dead {
+					break
+				}
+				kills++
+			}
+		}
+		for name, verb := range map[string]Edit{"start": Add(vipC), "stop of one": Drop(vipA.Addr), "move": Add(vipAtun), "stop beside a neighbour": DropAll} {
+			if err := b.refusedFull(host, verb); err != nil && (host.hand < 2 || name != "stop beside a neighbour") { // it was the first
+				t.Fatalf("%s on %+v: %v", name, host, err)
+			}
+		}
+	}
+	t.Logf("%d kills", kills)
+}
+
+// stopFull stops everything where there is no room, killed at a write or not; then there is room, and the next verb.
+func (b *bench) stopFull(host base, before, next Edit, at int) (dead bool, err error) {
+	b.on(host.kernel())
+	if _, err, _ := b.converge(before); err != nil {
+		return false, err
+	}
+	b.full, b.writes, b.killAt = true, 0, at
+	_, err, dead = b.converge(DropAll)
+	b.full, b.killAt = false, 0
+	if err != nil {
+		return dead, fmt.Errorf("stop: %w", err)
+	}
+	if !dead {
+		if _, err := os.Stat(b.journal()); err == nil {
+			return dead, errors.New("stop left a journal")
+		}
+		if err := b.restored(host); err != nil {
+			return dead, fmt.Errorf("after stop: %w", err)
+		}
+	}
+	r, err, _ := b.converge(next)
+	if err != nil {
+		return dead, fmt.Errorf("the next verb: %w", err)
+	}
+	if err := b.bound(base{}, r.VIPs); err != nil {
+		return dead, fmt.Errorf("after the next verb: %w", err)
+	}
+	if _, err, _ := b.converge(DropAll); err != nil {
+		return dead, fmt.Errorf("the last stop: %w", err)
+	}
+	if len(b.leaks) > 0 {
+		return dead, fmt.Errorf("leak: %v", b.leaks)
+	}
+	return dead, b.restored(host)
+}
+
+// refusedFull is a verb that would have something new to note: were it only that a wide copy of a VIP, which someone put
+// beside it, cannot go alone without a setting.
+func (b *bench) refusedFull(host base, verb Edit) error {
+	b.on(host.kernel())
+	if _, err, _ := b.converge(Add(vipA, vipB)); err != nil {
+		return err
+	}
+	b.addAddr(loopback.Addr{Device: "lo", Prefix: netip.PrefixFrom(vipA.Addr, 24)}, "host")
+	b.addAddr(loopback.Addr{Device: "lo", Prefix: netip.MustParsePrefix("192.0.2.78/24")}, "host")
+	was, _ := b.look(Also{})
+	journal, _ := os.ReadFile(b.journal())
+	b.full = true
+	r, err, _ := b.converge(verb)
+	b.full = false
+	now, _ := b.look(Also{})
+	left, _ := os.ReadFile(b.journal())
+	if !errors.Is(err, unix.ENOSPC) || len(r.Changes) > 0 || !reflect.DeepEqual(was, now) || string(journal) != string(left) {
+		return fmt.Errorf("%w, changes %v\nwas %+v\nis  %+v", err, r.Changes, was, now)
+	}
+	return nil
 }

@@ -145,7 +145,7 @@ func TestSave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "rsagent")
 	must(t, makeDir(dir))
 	writes := 0
-	s := &store{path: filepath.Join(dir, "1.json"), moved: func() { writes++ }}
+	s := &store{path: filepath.Join(dir, "1.json"), moved: func() { writes++ }, replace: replaceFile}
 	j := full()
 	must(t, s.save(j))
 	for _, p := range []struct {

@@ -31,7 +31,7 @@ var mutations = []struct {
 		"	Bind                  // VIPs of", "	Guard                  // VIPs of",
 		"	PutBack               // what no VIP", "	Bind               // what no VIP"}},
 	{"the leaving are not journalled", "journal.go", []string{`json:"leaving,omitempty"`, `json:"-"`}},
-	{"journal after the change", "converge.go", []string{"if err := r.store.save(r.journal); err != nil {", "if err := error(nil); err != nil {"}},
+	{"journal after the change", "converge.go", []string{"if err := r.store.save(r.journal); err != nil && ", "if err := error(nil); err != nil && "}},
 	{"policy judges the host as it is", "policy.go", []string{"base: h.baseline(j.Changed)", "base: h.Conf"}},
 	{"the blackholes are not journalled", "journal.go", []string{`json:"blackholes,omitempty"`, `json:"-"`}},
 	{"no rollback", "converge.go", []string{"	j.VIPs = slices.DeleteFunc(", "	_ = slices.DeleteFunc("}},

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +39,8 @@ type store struct {
 	disk  []byte // nil where there is no file
 	boot  string
 	moved func() // told of each step of a write; tests make it a place to be killed at
+
+	replace func(path string, b []byte) error // replaceFile; tests have it fail
 }
 
 // openStore reads the journal of this network namespace, which is empty where there is no file.
@@ -50,9 +54,12 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("read the boot id: %w", err)
 	}
-	s = &store{path: path, boot: strings.TrimSpace(string(boot)), moved: a.moved}
+	s = &store{path: path, boot: strings.TrimSpace(string(boot)), moved: a.moved, replace: a.replace}
 	if s.moved == nil {
 		s.moved = func() {}
+	}
+	if s.replace == nil {
+		s.replace = replaceFile
 	}
 	fresh := &Journal{Version: journalVersion, Boot: s.boot}
 	if s.disk, err = readJournal(s.path); errors.Is(err, fs.ErrNotExist) {
@@ -131,12 +138,29 @@ func (s *store) save(j *Journal) error {
 		return nil
 	}
 	s.moved()
-	if err := replaceFile(s.path, b); err != nil {
+	if err := s.replace(s.path, b); err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	s.moved()
 	s.disk = b
 	return nil
+}
+
+// suffices says that j may go on without being saved, where err is that there is no room for it: it is that of a verb that
+// takes out every VIP, and what is left to put back stands in the file as well. At its end there is no file. Killed before,
+// it leaves one that names VIPs that are gone: a stop takes those out, any other verb binds them again.
+func (s *store) suffices(j *Journal, h *Host, err error) bool {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) || len(j.VIPs) > 0 || len(j.Undo) > 0 || len(j.Blackholes) > 0 {
+		return false
+	}
+	file := &Journal{}
+	if s.disk != nil {
+		if file, err = parseJournal(s.disk); err != nil {
+			return false
+		}
+	}
+	file.follow(h)
+	return slices.EqualFunc(j.Changed, file.Changed, func(a, b Entry) bool { return reflect.DeepEqual(a, b) })
 }
 
 // sweep removes what a run that was killed while it wrote its first journal has left.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"rsagent/loopback"
 	"rsagent/tunnel"
@@ -146,9 +147,10 @@ func (v VIP) Check() error {
 }
 
 // ValidName says whether the kernel would take s for an interface's name (net/core/dev.c,
-// dev_valid_name), leaving out the names of its pseudo interfaces.
+// dev_valid_name), leaving out the names of its pseudo interfaces, and what is no text: the journal
+// could not hold it.
 func ValidName(s string) bool {
-	if s == "" || len(s) > 15 || s == "." || s == ".." || s == "all" || s == "default" {
+	if s == "" || len(s) > 15 || s == "." || s == ".." || s == "all" || s == "default" || !utf8.ValidString(s) {
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || r <= ' ' || r == 0x7f })

@@ -46,7 +46,8 @@ func TestCheck(t *testing.T) {
 		"tunnel":    {func(v *VIP) { v.Tunnel = "ipip" }, func(v *VIP) { v.Mode, v.Tunnel = TUN, "vxlan" }},
 		"rp-filter": {func(v *VIP) { v.RPFilter = "loose" }, func(v *VIP) { v.Mode, v.RPFilter = TUN, "strict" }},
 		"device": {func(v *VIP) { v.Device = "a/b" }, func(v *VIP) { v.Device = ".." }, func(v *VIP) { v.Device = "sixteen-bytes-ab" },
-			func(v *VIP) { v.Device = "a b" }, func(v *VIP) { v.Device = "a\nb" }, func(v *VIP) { v.Device = "all" }},
+			func(v *VIP) { v.Device = "a b" }, func(v *VIP) { v.Device = "a\nb" }, func(v *VIP) { v.Device = "all" },
+			func(v *VIP) { v.Device = "\xff\xff\xff\xff\xff\xff" }}, // a journal would read back three times as many bytes
 		"interface": {func(v *VIP) { v.Guard = GuardInterface }, func(v *VIP) { v.Interfaces = []string{"eth0"} },
 			func(v *VIP) { v.Guard, v.Interfaces = GuardInterface, []string{"lo"} },
 			func(v *VIP) { v.Guard, v.Interfaces = GuardInterface, []string{"eth0", ""} }},

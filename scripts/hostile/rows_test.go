@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"rsagent/scripts/testnet"
 )
 
 // A host is one on which something is in the way.
@@ -25,6 +27,16 @@ type host struct {
 // inMounts runs the verb in a mount namespace of its own, made by a script.
 func inMounts(script string) []string {
 	return []string{"unshare", "-m", "sh", "-ec", script + `; exec "$@"`, "sh"}
+}
+
+// fill moves the state directory to a file system that has no room left.
+func fill(s *site) (undo func()) {
+	s.t.Helper()
+	testnet.Here().Run(s.t, "sh", "-ec", `cp -a "$1" "$1.copy"; mount -t tmpfs -o size=8k none "$1"; cp -a "$1.copy/." "$1"
+		rm -r "$1.copy"; head -c 4096 /dev/zero >"$1/full" 2>/dev/null || :`, "sh", s.state)
+	undo = func() { testnet.Here().Try("umount", s.state) }
+	s.t.Cleanup(undo)
+	return undo
 }
 
 func asNobody(caps string) []string {
@@ -52,8 +64,9 @@ var hosts = []host{
 	{name: "the state directory is on a read-only file system", wrap: inMounts("mkdir -p STATE; mount -t tmpfs -o ro none STATE")},
 	{name: "the state directory is full", wrap: inMounts("mkdir -p STATE; mount -t tmpfs -o size=4k none STATE; echo >STATE/full")},
 	{name: "the state directory has no inodes left", wrap: inMounts("mkdir -p STATE; mount -t tmpfs -o nr_inodes=1 none STATE")},
-	{name: "the state directory is full by the time of stop", started: true, verb: []string{"stop"},
-		wrap: inMounts("cp -a STATE STATE.copy; mount -t tmpfs -o size=8k none STATE; cp -a STATE.copy/. STATE; rm -r STATE.copy; head -c 4096 /dev/zero >STATE/full 2>/dev/null || :")},
+	{name: "the state directory is full by the time of stop", started: true, verb: []string{"stop"}, tamper: fill},
+	{name: "the state directory is full by the time of a stop of one of two VIPs", started: true, verb: []string{"stop", "--vip", vips(1)[0]},
+		tamper: func(s *site) (undo func()) { s.must(0, s.start(vips(2))); return fill(s) }},
 	{name: "the state directory is a file", verb: []string{"start", "--state-dir", "STATE/file"}, wrap: inMounts("mkdir -p STATE; echo >STATE/file")},
 	{name: "the state directory is a link to nowhere", verb: []string{"start", "--state-dir", "STATE/link"}, wrap: inMounts("mkdir -p STATE; ln -sf nowhere STATE/link")},
 	{name: "the lock is a link", started: true, verb: []string{"stop"}, tamper: replace("*.lock", func(f string) error { return os.Symlink("/etc/passwd", f) })},
