@@ -37,6 +37,7 @@ type Kernel struct {
 type Also struct {
 	Tables bool // rsagent's nftables tables, and whether this host is a director itself
 	Routes bool // blackhole routes: a router has many routes
+	Ports  bool // UDP ports, open for GUE or in use
 }
 
 var errSkipped = errors.New("not tried")

@@ -26,7 +26,7 @@ import (
 // before which it would not, is a leak.
 type fake struct {
 	host      Host
-	fallback  bool               // loading ipip brings tunl0
+	fallback  bool               // loading a tunnel's module brings its device
 	tunWasUp  bool               // before rsagent
 	ignoreWas int                // all.arp_ignore before rsagent
 	fail      func(Change) error // nil where nothing fails
@@ -53,6 +53,7 @@ func (f *fake) look(Also) (*Host, error) {
 	h := f.host
 	h.Links, h.Conf, h.Addrs = slices.Clone(h.Links), maps.Clone(h.Conf), slices.Clone(h.Addrs)
 	h.Modules, h.Dropped, h.Tables = maps.Clone(h.Modules), maps.Clone(h.Dropped), maps.Clone(h.Tables)
+	h.Ports = maps.Clone(h.Ports)
 	return &h, nil
 }
 
@@ -93,17 +94,24 @@ func (f *fake) apply(c Change) {
 		f.host.Tables[it] = c.To
 	case tunnel.Module:
 		f.host.Modules[it.Name] = true
-		if f.fallback {
-			f.addDevice("tunl0")
+		if k, ok := tunnel.ByModule(it.Name); ok && f.fallback {
+			f.addDevice(k.Device, k.Link)
+			f.host.link(k.Device).Mode = map[bool]string{true: tunnel.Fallback}[k.Link == "ip6tnl"]
 		}
 	case tunnel.Device:
 		if c.To == "" {
 			f.delDevice(it.Name)
 		} else {
-			f.addDevice(it.Name)
+			f.addDevice(it.Name, c.To)
+		}
+	case tunnel.Mode:
+		f.host.link(it.Device).Mode = c.To
+	case tunnel.Port:
+		if delete(f.host.Ports, it); c.To != "" {
+			f.host.Ports[it] = c.To
 		}
 	case tunnel.Link:
-		f.host.link(it.Name).Up = c.To == "up"
+		f.setLink(f.host.link(it.Name), c.To == "up")
 	case loopback.Addr:
 		if c.To == "" {
 			f.delAddr(it)
@@ -113,15 +121,40 @@ func (f *fake) apply(c Change) {
 	}
 }
 
-func (f *fake) addDevice(name string) {
+// setLink does what follows too: sit0 is given addresses made of the host's, and a device that goes down
+// keeps no IPv6 address.
+func (f *fake) setLink(l *sysctl.Interface, up bool) {
+	l.Up = up
+	if !up {
+		f.host.Addrs = slices.DeleteFunc(f.host.Addrs, func(a loopback.Held) bool { return a.Device == l.Name && a.Prefix.Addr().Is6() })
+		return
+	}
+	if l.Kind != "sit" {
+		return
+	}
+	for _, a := range slices.Clone(f.host.Addrs) {
+		if ip := a.Prefix.Addr(); ip.Is4() {
+			b := [16]byte{}
+			copy(b[12:], ip.AsSlice())
+			f.addAddr(loopback.Addr{Device: l.Name, Prefix: netip.PrefixFrom(netip.AddrFrom16(b), 96)}, "global")
+		}
+	}
+}
+
+func (f *fake) addDevice(name, value string) {
 	if f.host.link(name) != nil {
 		return
+	}
+	kind, args, _ := strings.Cut(value, " ")
+	mode := ""
+	if kind == "ip6tnl" {
+		mode = tunnel.Any
 	}
 	index := 10
 	for _, l := range f.host.Links {
 		index = max(index, l.Index+1)
 	}
-	f.host.Links = append(f.host.Links, sysctl.Interface{Name: name, Index: index, Kind: "ipip"})
+	f.host.Links = append(f.host.Links, sysctl.Interface{Name: name, Index: index, Kind: kind, Args: args, Mode: mode, IPv6: true})
 	for _, k := range knobs {
 		f.host.Conf[sysctl.Key{Iface: name, Knob: k}] = f.host.Conf[sysctl.Key{Iface: sysctl.Default, Knob: k}]
 	}
@@ -191,9 +224,12 @@ func (f *fake) judge(c Change) {
 }
 
 // isVIP tells the test's VIPs from the addresses of the test's hosts.
-func isVIP(a netip.Addr) bool { return vips4.Contains(a) || a == vip6.Addr }
+func isVIP(a netip.Addr) bool { return vips4.Contains(a) || vips6.Contains(a) }
 
-var vips4 = netip.MustParsePrefix("192.0.2.0/28")
+var (
+	vips4 = netip.MustParsePrefix("192.0.2.0/28")
+	vips6 = netip.MustParsePrefix("2001:db8::/124")
+)
 
 var (
 	vipA    = with(New(netip.MustParseAddr("192.0.2.1")), func(v *VIP) { v.Origin = Flag })
@@ -204,6 +240,13 @@ var (
 	vipB    = with(New(netip.MustParseAddr("192.0.2.2")), func(v *VIP) { v.Mode, v.Origin = TUN, Config })
 	vipBlo  = with(vipB, func(v *VIP) { v.Device = "lo" })
 	vip6    = with(New(netip.MustParseAddr("2001:db8::1")), func(v *VIP) { v.Origin = Flag })
+	vip6tun = with(vip6, func(v *VIP) { v.Mode = TUN })
+	vip6in4 = with(vip6tun, func(v *VIP) { v.Outer = "4" })
+	vip4in6 = with(vipA, func(v *VIP) { v.Mode, v.Outer = TUN, "6" })
+	vipGUE  = with(vipB, func(v *VIP) { v.Tunnel, v.GUEPort = "gue", 6081 })
+	vip6GUE = with(vip6tun, func(v *VIP) { v.Tunnel = "gue" })
+	vipCSum = with(vipB, func(v *VIP) { v.Tunnel, v.CSum = "gre", true })
+	vipBoff = with(vipB, func(v *VIP) { v.RPFilter = "off" })
 	vipC    = with(New(netip.MustParseAddr("192.0.2.3")), func(v *VIP) { v.Scope, v.Origin = "global", Flag })
 )
 
@@ -249,7 +292,7 @@ func bases() (out []base) {
 
 func (b base) kernel() *fake {
 	f := &fake{fallback: b.tun != tunNone, tunWasUp: b.tun == tunUp, ignoreWas: b.allIgnore, leaking: map[netip.Addr]bool{}, exempt: map[netip.Addr]bool{}}
-	f.host = Host{Conf: sysctl.Table{}, Dropped: map[netip.Addr]bool{}, Tables: map[Item]string{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
+	f.host = Host{Conf: sysctl.Table{}, Dropped: map[netip.Addr]bool{}, Tables: map[Item]string{}, Ports: map[tunnel.Port]string{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
 	f.host.Links = []sysctl.Interface{{Name: "lo", Index: 1, Up: b.hand != 0, IPv6: true}, {Name: "eth0", Index: 2, Up: true, ARP: true}}
 	for _, i := range []string{"all", "default", "lo", "eth0"} {
 		for _, k := range knobs {
@@ -263,7 +306,7 @@ func (b base) kernel() *fake {
 	f.set("all", "rp_filter", b.allRP)
 	f.set("default", "rp_filter", b.tunRP)
 	if b.tun >= tunDown {
-		f.addDevice("tunl0")
+		f.addDevice("tunl0", "ipip")
 		f.host.link("tunl0").Up = b.tun == tunUp
 	}
 	f.addAddr(loopback.Addr{Device: "lo", Prefix: netip.MustParsePrefix("127.0.0.1/8")}, "host")
@@ -293,7 +336,7 @@ func (f *fake) restored(b base) error {
 	for _, l := range f.host.Links {
 		old := was.host.link(l.Name)
 		switch {
-		case old == nil && (l.Up || b.tun == tunNone):
+		case old == nil && (l.Up || b.tun == tunNone || l.Args != "" || l.Mode == tunnel.Any):
 			return fmt.Errorf("%s is left behind: %+v", l.Name, l)
 		case old != nil && l.Name != "lo" && l != *old:
 			return fmt.Errorf("%+v, was %+v", l, *old)
@@ -303,6 +346,9 @@ func (f *fake) restored(b base) error {
 		if rules != "" {
 			return fmt.Errorf("%s is left: %s", it, rules)
 		}
+	}
+	for p := range f.host.Ports {
+		return fmt.Errorf("%s is left open", p)
 	}
 	for a, dropped := range f.host.Dropped {
 		if dropped {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"rsagent/arp"
 	"rsagent/loopback"
@@ -18,14 +19,15 @@ type Host struct {
 	Links    []sysctl.Interface
 	Conf     sysctl.Table
 	Addrs    []loopback.Held
-	Source   netip.Addr          // what the kernel picks as source for the default route
-	Gateway  netip.Addr          // where the default route goes
-	Forwards bool                // ip_forward: packets that are not for this host are passed on
-	Modules  map[string]bool     // which modules of tunnel.Kinds are there
-	Received map[string]uint64   // packets that came out of each tunnel device
-	Dropped  map[netip.Addr]bool // addresses with a blackhole route; nil where they were not asked for
-	Tables   map[Item]string     // values of rsagent's nftables tables; nil where they were not asked for
-	Directs  map[netip.Addr]bool // addresses in this host's own IPVS table; nil where they were not asked for
+	Source   netip.Addr             // what the kernel picks as source for the default route
+	Gateway  netip.Addr             // where the default route goes
+	Forwards bool                   // ip_forward: packets that are not for this host are passed on
+	Modules  map[string]bool        // which modules of tunnel.Kinds are there
+	Received map[string]uint64      // packets that came out of each tunnel device
+	Dropped  map[netip.Addr]bool    // addresses with a blackhole route; nil where they were not asked for
+	Tables   map[Item]string        // values of rsagent's nftables tables; nil where they were not asked for
+	Directs  map[netip.Addr]bool    // addresses in this host's own IPVS table; nil where they were not asked for
+	Ports    map[tunnel.Port]string // UDP ports that are open or in use; nil where they were not asked for
 }
 
 // value is what the host has for an item.
@@ -47,7 +49,19 @@ func (h *Host) value(it Item) string {
 		return h.Tables[it]
 	case tunnel.Device:
 		if l := h.link(it.Name); l != nil {
-			return l.Kind
+			return strings.TrimSpace(l.Kind + " " + l.Args)
+		}
+	case tunnel.Port:
+		return h.Ports[it]
+	case tunnel.Mode:
+		if l := h.link(it.Device); l != nil {
+			return l.Mode
+		}
+	case loopback.Addr:
+		for _, a := range h.Addrs {
+			if a.Addr == it {
+				return a.Scope
+			}
 		}
 	case tunnel.Link:
 		if l := h.link(it.Name); l != nil && l.Up {
@@ -69,8 +83,34 @@ func (h *Host) foretold(it Item) string {
 		return strconv.Itoa(h.Conf.Own(it.Iface, it.Knob))
 	case tunnel.Link:
 		return "down"
+	case tunnel.Mode: // as the module brings the device, or as rsagent makes it
+		if k, _ := tunnel.ByDevice(it.Device); h.Modules[k.Module] {
+			return tunnel.Any
+		}
+		return tunnel.Fallback
 	}
 	return ""
+}
+
+// rip is this host's own IPv4 address, by which a director knows it: the source for the default route,
+// or else the only global address on its NICs. The zero Addr is none, or that there are several.
+func (h *Host) rip() (rip netip.Addr) {
+	holders := h.holders()
+	for _, a := range h.Addrs {
+		switch ip := a.Prefix.Addr(); {
+		case !ip.Is4() || holders[a.Device] || a.Scope != "global":
+		case ip == h.Source:
+			return ip
+		case rip.IsValid():
+			rip = netip.IPv4Unspecified()
+		default:
+			rip = ip
+		}
+	}
+	if rip.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return rip
 }
 
 // baseline is the host's settings as they would be had rsagent changed nothing: each entry that
@@ -144,6 +184,36 @@ func (h *Host) speaker(name string, index int) *sysctl.Interface {
 // the VIP on it is a real server's. A copy on any other interface is somebody else's.
 func holds(l sysctl.Interface) bool {
 	return l.Name == "lo" || tunnel.Receives(l.Kind) || l.Kind == "dummy" || l.Kind == "vrf"
+}
+
+// uplinkVRF names the VRF of the interfaces by which packets come in; "" is none, or not all of them.
+func (h *Host) uplinkVRF() (vrf string) {
+	for _, l := range h.Links {
+		if !l.Speaks() || !l.Up {
+			continue
+		}
+		addressed := slices.ContainsFunc(h.Addrs, func(a loopback.Held) bool { return a.Device == l.Name && a.Prefix.Addr().Is4() })
+		if master := h.byIndex(l.Master); l.Port == "vrf" && master != nil {
+			vrf = master.Name
+		} else if addressed {
+			return ""
+		}
+	}
+	return vrf
+}
+
+// compat says that an address is one that the kernel gives a sit device when it goes up.
+func (h *Host) compat(a loopback.Held) bool {
+	if !tunnel.Compat(a.Prefix) {
+		return false
+	}
+	l := h.link(a.Device)
+	return l != nil && l.Kind == "sit"
+}
+
+// holdsAddr says that an address is on some interface.
+func (h *Host) holdsAddr(ip netip.Addr) bool {
+	return slices.ContainsFunc(h.Addrs, func(a loopback.Held) bool { return a.Prefix.Addr() == ip })
 }
 
 // holders is the set of names of the interfaces that may hold a VIP.

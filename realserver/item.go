@@ -10,7 +10,7 @@ import (
 )
 
 // An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr or
-// Blackhole, an arp.GuardTable, a tunnel.Module, Device or Link. Items are comparable; their values are strings, "" is
+// Blackhole, an arp.GuardTable, a tunnel.Module, Device, Mode, Port or Link. Items are comparable; their values are strings, "" is
 // absent.
 type Item interface {
 	String() string
@@ -48,6 +48,8 @@ func ifName(it Item) string {
 		return it.Name
 	case tunnel.Link:
 		return it.Name
+	case tunnel.Mode:
+		return it.Device
 	}
 	return ""
 }
@@ -65,6 +67,8 @@ func renamed(it Item, name string) Item {
 		return tunnel.Device{Name: name}
 	case tunnel.Link:
 		return tunnel.Link{Name: name}
+	case tunnel.Mode:
+		return tunnel.Mode{Device: name}
 	}
 	return it
 }

@@ -56,8 +56,8 @@ func (e Entry) ours(now string) bool {
 
 // An entryForm is an entry as the file has it.
 type entryForm struct {
-	Kind    string   `json:"kind"` // conf, link, device, blackhole, table
-	Name    string   `json:"name"` // of the interface; of a blackhole the VIP; of a table its family
+	Kind    string   `json:"kind"` // conf, link, device, mode, port, blackhole, table
+	Name    string   `json:"name"` // of the interface; of a blackhole the VIP; of a port "4:6080", with the IP version before it; of a table its family
 	Knob    string   `json:"knob,omitempty"`
 	IfIndex int      `json:"ifindex,omitempty"`
 	From    string   `json:"from"`
@@ -74,6 +74,10 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 		f.Kind, f.Name = "link", it.Name
 	case tunnel.Device:
 		f.Kind, f.Name = "device", it.Name
+	case tunnel.Mode:
+		f.Kind, f.Name = "mode", it.Device
+	case tunnel.Port:
+		f.Kind, f.Name = "port", portName(it)
 	case loopback.Blackhole:
 		f.Kind, f.Name = "blackhole", it.VIP.String()
 	case arp.GuardTable:
@@ -110,7 +114,17 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 	case "device":
 		e.Item = tunnel.Device{Name: f.Name}
 		k, ok := tunnel.ByDevice(f.Name)
-		valid = func(value string) bool { return ok && (value == "" || value == k.Link) }
+		valid = func(value string) bool { return ok && (value == "" || k.Is(value)) }
+	case "mode":
+		e.Item = tunnel.Mode{Device: f.Name}
+		valid = tunnel.IsMode
+	case "port":
+		p, err := parsePort(f.Name)
+		if err != nil {
+			return err
+		}
+		e.Item = p
+		valid = func(value string) bool { return value == "" || value == "gue" }
 	case "blackhole":
 		vip, err := ParseAddr(f.Name)
 		if err != nil {
@@ -126,7 +140,7 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 	}
 	// What is not known by its name is known by its ifindex; its name may be any bytes then.
 	pseudo := f.Name == sysctl.All || f.Name == sysctl.Default
-	named := f.Kind == "device" || f.Kind == "table" || f.Kind == "blackhole" || f.Kind == "conf" && pseudo && (f.Knob == sysctl.ARPIgnore || f.Knob == sysctl.ARPAnnounce)
+	named := f.Kind == "device" || f.Kind == "port" || f.Kind == "table" || f.Kind == "blackhole" || f.Kind == "conf" && pseudo && f.Knob != sysctl.PromoteSecondaries
 	if named != (f.IfIndex == 0) || f.IfIndex < 0 || len(f.Wrote) == 0 || strings.ContainsAny(f.Name, "/\x00") {
 		return fmt.Errorf("entry %s is none that rsagent writes", e.Item)
 	}
@@ -136,6 +150,24 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 		}
 	}
 	return nil
+}
+
+// portName is a port as the file has it.
+func portName(p tunnel.Port) string {
+	if p.IPv6 {
+		return fmt.Sprintf("6:%d", p.Number)
+	}
+	return fmt.Sprintf("4:%d", p.Number)
+}
+
+func parsePort(s string) (p tunnel.Port, err error) {
+	ipv6, number, _ := strings.Cut(s, ":")
+	p.IPv6 = ipv6 == "6"
+	p.Number, err = strconv.Atoi(number)
+	if err != nil || p.Number < 1 || p.Number > 65535 || portName(p) != s {
+		return p, fmt.Errorf("%q is no port that rsagent opens", s)
+	}
+	return p, nil
 }
 
 // knobs are the settings rsagent writes.
@@ -236,13 +268,13 @@ func (j *Journal) record(h *Host, changes []Change) {
 // ifIndex says whether an item has entries in the journal, and whose interface's it is.
 func ifIndex(h *Host, it Item) (index int, journalled bool) {
 	switch it.(type) {
-	case sysctl.Key, tunnel.Link:
+	case sysctl.Key, tunnel.Link, tunnel.Mode:
 		if l := h.link(ifName(it)); l != nil {
 			index = l.Index
 		}
 		return index, true
-	case tunnel.Device, loopback.Blackhole:
-		return 0, true // one has no ifindex before it is made, the other never
+	case tunnel.Device, tunnel.Port, loopback.Blackhole:
+		return 0, true // the first has no ifindex before it is made, the others never
 	}
 	return 0, false
 }
@@ -263,9 +295,11 @@ func (j *Journal) follow(h *Host) {
 func changes(it Item, l *sysctl.Interface) bool {
 	switch it := it.(type) {
 	case sysctl.Key:
-		return l != nil && (it.Knob == sysctl.ARPIgnore || it.Knob == sysctl.ARPAnnounce || holds(*l))
+		return l != nil && (it.Knob != sysctl.PromoteSecondaries || holds(*l))
 	case tunnel.Link:
 		return l != nil && holds(*l) && l.Name != "lo"
+	case tunnel.Mode:
+		return l != nil && l.Kind == "ip6tnl"
 	}
 	return false
 }
@@ -322,10 +356,18 @@ func (j *Journal) forget(it Item) {
 func (j *Journal) also() Also {
 	a := Also{Routes: len(j.Blackholes) > 0, Tables: len(j.VIPs.tables()) > 0}
 	for _, e := range j.Changed {
-		if _, ok := e.Item.(loopback.Blackhole); ok {
-			a.Routes = true
-		}
 		a.Tables = a.Tables || isTable(e.Item)
+		switch e.Item.(type) {
+		case loopback.Blackhole:
+			a.Routes = true
+		case tunnel.Port:
+			a.Ports = true
+		}
+	}
+	for _, v := range j.VIPs {
+		if _, ok := v.port(); ok {
+			a.Ports = true
+		}
 	}
 	return a
 }

@@ -76,10 +76,15 @@ func (l linux) look(also Also) (*Host, error) {
 		}
 		h.Directs = directs()
 	}
-	for _, k := range tunnel.Kinds {
+	if also.Ports {
+		if h.Ports, h.Modules[tunnel.FOU], err = tunnel.Ports(); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range tunnel.Devices() {
 		dev := h.link(k.Device)
-		h.Modules[k.Module] = dev != nil && dev.Kind == k.Link || tunnel.Loaded(k.Module)
-		if dev == nil {
+		h.Modules[k.Module] = h.Modules[k.Module] || dev != nil && dev.Kind == k.Link || tunnel.Loaded(k.Module)
+		if dev == nil || !dev.Up {
 			continue
 		}
 		if n, err := tunnel.Received(l.netlink, dev.Index); err == nil {
@@ -159,28 +164,36 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 	case loopback.Blackhole:
 		return loopback.SetBlackhole(l.netlink, it, c.To != "")
 	case tunnel.Module:
-		for _, k := range tunnel.Kinds {
-			if k.Module == it.Name {
-				err := tunnel.Load(ctx, l.netlink, k)
-				l.settle(ctx, k)
-				return err
-			}
+		device := ""
+		if k, ok := tunnel.ByModule(it.Name); ok {
+			device = k.Device
 		}
+		err := tunnel.Load(ctx, l.netlink, it.Name, device)
+		l.settle(ctx, device)
+		return err
 	case tunnel.Device:
 		if c.To == "" {
 			return tunnel.Delete(l.netlink, it.Name)
 		}
 		k, _ := tunnel.ByDevice(it.Name)
-		err := tunnel.Create(l.netlink, k)
-		l.settle(ctx, k)
+		err := tunnel.Create(k, c.To)
+		l.settle(ctx, k.Device)
+		return err
+	case tunnel.Mode:
+		return tunnel.SetMode(it, c.To)
+	case tunnel.Port:
+		err := tunnel.Open(it, c.To != "")
+		if errors.Is(err, tunnel.ErrBusy) {
+			err = fmt.Errorf("%w: %w", ErrRefused, err)
+		}
 		return err
 	}
 	return fmt.Errorf("%s cannot be changed", c.Item)
 }
 
 // settle waits for udev, which writes the settings of a device that has just appeared.
-func (l linux) settle(ctx context.Context, k tunnel.Kind) {
-	if link, err := l.netlink.LinkByName(k.Device); err == nil {
+func (l linux) settle(ctx context.Context, device string) {
+	if link, err := l.netlink.LinkByName(device); device != "" && err == nil {
 		tunnel.Settle(ctx, link.Attrs().Index)
 	}
 }

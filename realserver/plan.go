@@ -40,6 +40,7 @@ type Change struct {
 	device   string         // the VIPs on this device need it; "" is all of them
 	about    func(VIP) bool // the VIPs that need it, where device does not tell
 	copy     bool           // takes away a second copy of a VIP that is bound: goes on when adding has ended
+	firm     bool           // is written along with other settings even where it is so already
 	later    bool           // is done when a look has shown the changes before it; foretold, so that a dry run is whole
 }
 
@@ -84,8 +85,11 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 	wanted := make(map[Item]bool, len(wants))
 	p := make([]Change, 0, len(wants)+len(vips)+len(j.Changed))
 	for _, c := range wants {
+		if wanted[c.Item] {
+			continue
+		}
 		wanted[c.Item] = true
-		if c.From = h.foretold(c.Item); c.From != c.To {
+		if c.From = h.foretold(c.Item); c.From != c.To || c.firm && pins(wants, h) {
 			p = append(p, c)
 		}
 	}
@@ -104,6 +108,14 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 		p = slices.DeleteFunc(p, func(c Change) bool { return c.unjudged })
 	}
 	return p, finds
+}
+
+// pins says that the default of rp_filter is about to be written: the kernel has each interface follow
+// it that has no IPv4 address and whose own value was never written (net/ipv4/devinet.c,
+// devinet_copy_dflt_conf).
+func pins(wants []Change, h *Host) bool {
+	key := sysctl.Key{Iface: sysctl.Default, Knob: sysctl.RPFilter}
+	return slices.ContainsFunc(wants, func(c Change) bool { return c.Item == key && h.value(key) != c.To })
 }
 
 // incomplete says that policy could not tell all that the set needs. Then nothing is put back: a bound
@@ -125,7 +137,7 @@ func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
 		return left("left", fmt.Sprintf("someone changed it since (start found %s and wrote %s)", orAbsent(e.From), strings.Join(e.Wrote, ", ")))
 	}
 	switch e.Item.(type) {
-	case tunnel.Link, tunnel.Device:
+	case tunnel.Link, tunnel.Device, tunnel.Mode:
 		if other := j.foreign(h, ifName(e.Item)); other != "" {
 			return left("shared", other+" is on it too")
 		}
@@ -143,7 +155,7 @@ func orAbsent(value string) string {
 // foreign is an address on a device that is no VIP of rsagent's; "" is none.
 func (j *Journal) foreign(h *Host, device string) string {
 	for _, a := range h.Addrs {
-		if a.Device == device && !a.Prefix.Addr().IsLinkLocalUnicast() && !j.VIPs.has(a.Prefix.Addr()) && !slices.Contains(j.Leaving, a.Prefix.Addr()) {
+		if a.Device == device && !a.Prefix.Addr().IsLinkLocalUnicast() && !h.compat(a) && !j.VIPs.has(a.Prefix.Addr()) && !slices.Contains(j.Leaving, a.Prefix.Addr()) {
 			return a.Prefix.String()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"rsagent/loopback"
 	"rsagent/sysctl"
+	"rsagent/tunnel"
 )
 
 // steps writes a plan as an operator reads it: "stage: command".
@@ -44,6 +45,13 @@ func (f *fake) link(l sysctl.Interface) {
 	}
 }
 
+// vrf puts eth0 in a VRF.
+func (f *fake) vrf() {
+	f.link(sysctl.Interface{Name: "vrf0", Index: 7, Kind: "vrf", Up: true})
+	eth0 := f.host.link("eth0")
+	eth0.Master, eth0.Port = 7, "vrf"
+}
+
 func addr(s, dev string) loopback.Addr {
 	return loopback.Addr{Device: dev, Prefix: netip.MustParsePrefix(s)}
 }
@@ -70,7 +78,7 @@ func TestPlan(t *testing.T) {
 			[]string{"create: modprobe ipip"}, lo, guardAll, []string{
 				"guard: sysctl -w net.ipv4.conf.tunl0.rp_filter=2", "guard: ip link set tunl0 up",
 				"bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
-		{"TUN, nothing to open", Set{vipB}, hostWith(func(f *fake) { f.addDevice("tunl0") }), slices.Concat(lo, guardAll,
+		{"TUN, nothing to open", Set{vipB}, hostWith(func(f *fake) { f.addDevice("tunl0", "ipip") }), slices.Concat(lo, guardAll,
 			[]string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
 		{"the module is there, the device is not", Set{vipB}, hostWith(func(f *fake) { f.host.Modules["ipip"] = true }), slices.Concat(
 			[]string{"create: ip link add tunl0 type ipip"}, lo, guardAll,
@@ -97,6 +105,43 @@ func TestPlan(t *testing.T) {
 			"guard: ip link set lo up", "bind: ip addr add 2001:db8::1/128 dev lo nodad preferred_lft 0"}},
 		{"IPv6 beside IPv4", Set{vipA, vip6}, hostWith(nil), slices.Concat(lo, guardAll, []string{"guard: ip link set lo up",
 			"bind: ip addr add 192.0.2.1/32 dev lo scope host", "bind: ip addr add 2001:db8::1/128 dev lo nodad preferred_lft 0"})},
+		{"IPv4 in IPv6: the device lets it out", Set{vip4in6}, hostWith(func(f *fake) { f.addDevice("ip6tnl0", "ip6tnl"); f.host.link("ip6tnl0").Mode = "ip6ip6" }),
+			slices.Concat(lo, guardAll, []string{"guard: ip -6 tunnel change ip6tnl0 mode any", "guard: ip link set ip6tnl0 up", "bind: ip addr add 192.0.2.1/32 dev ip6tnl0 scope host"})},
+		{"IPv6 in IPv6 needs no other mode, and no rp_filter", Set{vip6tun}, hostWith(func(f *fake) {
+			f.addDevice("ip6tnl0", "ip6tnl")
+			f.host.link("ip6tnl0").Mode = "ip6ip6"
+			f.set("all", "rp_filter", 1)
+		}), []string{"guard: ip link set ip6tnl0 up", "bind: ip addr add 2001:db8::1/128 dev ip6tnl0 nodad preferred_lft 0"}},
+		{"IPv4 in IPv6, foretold", Set{vip4in6}, hostWith(func(f *fake) { f.set("default", "rp_filter", 1) }), slices.Concat([]string{"create: modprobe ip6_tunnel"}, lo, guardAll,
+			[]string{"guard: sysctl -w net.ipv4.conf.ip6tnl0.rp_filter=2", "guard: ip -6 tunnel change ip6tnl0 mode any", "guard: ip link set ip6tnl0 up",
+				"bind: ip addr add 192.0.2.1/32 dev ip6tnl0 scope host"})},
+		{"IPv6 in IPv4", Set{vip6in4}, hostWith(nil), []string{"create: modprobe sit", "guard: ip link set sit0 up",
+			"bind: ip addr add 2001:db8::1/128 dev sit0 nodad preferred_lft 0"}},
+		{"GRE with checksums", Set{vipCSum}, hostWith(nil), slices.Concat([]string{"create: modprobe ip_gre", "create: ip link add grecsum0 type gre local 198.51.100.11 icsum"}, lo, guardAll,
+			[]string{"guard: ip link set grecsum0 up", "bind: ip addr add 192.0.2.2/32 dev grecsum0 scope host"})},
+		{"GUE", Set{vipGUE}, hostWith(nil), slices.Concat([]string{"create: modprobe ipip", "create: modprobe fou", "create: ip fou add port 6081 gue"}, lo, guardAll,
+			[]string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
+		{"GUE, the port is open", Set{vip6GUE}, hostWith(func(f *fake) {
+			f.host.Modules["fou"] = true
+			f.host.Ports[tunnel.Port{Number: 6080, IPv6: true}] = "gue"
+		}), []string{"create: modprobe ip6_tunnel", "guard: ip link set ip6tnl0 up", "bind: ip addr add 2001:db8::1/128 dev ip6tnl0 nodad preferred_lft 0"}},
+		{"GUE and ipip share a device", Set{vipA, vipGUE, with(vipC, func(v *VIP) { v.Mode = TUN })}, hostWith(func(f *fake) {
+			f.host.Modules["fou"] = true
+			f.addDevice("tunl0", "ipip")
+			f.host.link("lo").Up = true
+		}), slices.Concat([]string{"create: ip fou add port 6081 gue"}, lo, guardAll, []string{"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.1/32 dev lo scope host",
+			"bind: ip addr add 192.0.2.2/32 dev tunl0 scope host", "bind: ip addr add 192.0.2.3/32 dev tunl0 scope global"})},
+		{"rp_filter off: the others first, all last", Set{vipBoff}, hostWith(func(f *fake) {
+			f.addDevice("tunl0", "ipip")
+			f.set("all", "rp_filter", 1)
+			f.set("lo", "rp_filter", 2)
+		}), slices.Concat(lo, guardAll, []string{"guard: sysctl -w net.ipv4.conf.tunl0.rp_filter=0", "guard: sysctl -w net.ipv4.conf.eth0.rp_filter=1",
+			"guard: sysctl -w net.ipv4.conf.default.rp_filter=1", "guard: sysctl -w net.ipv4.conf.all.rp_filter=0", "guard: ip link set tunl0 up",
+			"bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
+		{"rp_filter off, where it is", Set{vipBoff}, hostWith(func(f *fake) { f.addDevice("tunl0", "ipip") }), slices.Concat(lo, guardAll, []string{
+			"guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
+		{"rp_filter off on the device only", Set{vipBoff}, hostWith(func(f *fake) { f.addDevice("tunl0", "ipip"); f.set("tunl0", "rp_filter", 1) }), slices.Concat(lo, guardAll, []string{
+			"guard: sysctl -w net.ipv4.conf.tunl0.rp_filter=0", "guard: ip link set tunl0 up", "bind: ip addr add 192.0.2.2/32 dev tunl0 scope host"})},
 		{"a dummy to hold it", Set{with(vipA, func(v *VIP) { v.Device = "dummy0" })}, hostWith(func(f *fake) {
 			f.link(sysctl.Interface{Name: "dummy0", Index: 3, Kind: "dummy"})
 		}), slices.Concat(lo, guardAll, []string{"guard: ip link set dummy0 up", "bind: ip addr add 192.0.2.1/32 dev dummy0 scope host"})},
@@ -162,10 +207,36 @@ func TestFindings(t *testing.T) {
 		{"IPv6 is disabled", Set{vip6}, hostWith(func(f *fake) { f.host.Links[0].IPv6 = false }), []string{"error ipv6-disabled lo"}},
 		{"VIP on lo, bare tunnel, all strict", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 1) }), []string{"error rp-filter tunl0"}},
 		{"VIP on lo, bare tunnel, all loose", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 2) }), []string{"error rp-filter tunl0"}},
+		{"the tunnel's name is another tunnel's", Set{vipB}, hostWith(func(f *fake) { guarded(f); f.addDevice("tunl0", "ipip remote 203.0.113.1") }),
+			[]string{"error device-kind tunl0"}},
+		{"the port is taken", Set{vip6GUE}, hostWith(func(f *fake) { guarded(f); f.host.Ports[tunnel.Port{Number: 6080, IPv6: true}] = "busy" }),
+			[]string{"error port-busy UDP port 6080 (IPv6)"}},
+		{"the port is taken in the other version", Set{vip6GUE}, hostWith(func(f *fake) { guarded(f); f.host.Ports[tunnel.Port{Number: 6080}] = "busy" }), nil},
+		{"the port is open for FOU", Set{vipGUE}, hostWith(func(f *fake) { guarded(f); f.host.Ports[tunnel.Port{Number: 6081}] = "fou" }),
+			[]string{"error port-busy UDP port 6081"}},
+		{"checksums, and no own address", Set{vipCSum}, hostWith(func(f *fake) { guarded(f); f.addAddr(addr("198.51.100.12/24", "eth0"), "global") }),
+			[]string{"error no-rip grecsum0"}},
+		{"checksums, and the source is known", Set{vipCSum}, hostWith(func(f *fake) {
+			guarded(f)
+			f.addAddr(addr("198.51.100.12/24", "eth0"), "global")
+			f.host.Source = netip.MustParseAddr("198.51.100.12")
+		}), nil},
+		{"checksums, and the address has gone", Set{vipCSum}, hostWith(func(f *fake) { guarded(f); f.addDevice("grecsum0", "gre local 198.51.100.99 icsum") }),
+			[]string{"error tunnel-local grecsum0"}},
+		{"sit0 was up", Set{vip6in4}, hostWith(func(f *fake) { f.addDevice("sit0", "sit"); f.setLink(f.host.link("sit0"), true) }),
+			[]string{"warning shared sit0", "warning shared sit0"}},
+		{"the uplink is in a VRF", Set{vipA, vip6}, hostWith(func(f *fake) { guarded(f); f.vrf() }), []string{"error vrf lo"}},
+		{"the uplink is in a VRF, and so is the VIP", Set{with(vipA, func(v *VIP) { v.Device = "vrf0" })}, hostWith(func(f *fake) { guarded(f); f.vrf() }), nil},
+		{"a VRF beside the uplink", Set{vipA}, hostWith(func(f *fake) {
+			guarded(f)
+			f.vrf()
+			f.link(sysctl.Interface{Name: "eth1", Index: 8, ARP: true, Up: true})
+			f.addAddr(addr("203.0.113.9/24", "eth1"), "global")
+		}), nil},
 		{"VIP on lo, a tunnel with an address", Set{vipBlo}, hostWith(func(f *fake) {
 			guarded(f)
 			f.set("all", "rp_filter", 2)
-			f.addDevice("tunl0")
+			f.addDevice("tunl0", "ipip")
 			f.addAddr(addr("203.0.113.9/32", "tunl0"), "global")
 		}), []string{"warning shared tunl0"}},
 	} {
@@ -183,7 +254,7 @@ func TestBareTunnel(t *testing.T) {
 		f.set("all", "arp_ignore", 1)
 		f.set("all", "arp_announce", 2)
 		f.host.Links[0].Up = true
-		f.addDevice("tunl0")
+		f.addDevice("tunl0", "ipip")
 		f.host.link("tunl0").Up = true
 		f.set("tunl0", "rp_filter", 2)
 		f.addAddr(addr("192.0.2.2/32", "lo"), "host")

@@ -14,22 +14,19 @@ import (
 
 // A policy collects what a set of VIPs needs of a host, but for the VIPs themselves.
 type policy struct {
-	set   Set
-	host  *Host
-	base  sysctl.Table // the host's settings had rsagent changed nothing
-	holes []netip.Addr // VIPs to be dropped by a route
-	made  func(Item) bool
-	needs []Change
-	finds []Finding
+	set     Set
+	host    *Host
+	base    sysctl.Table // the host's settings had rsagent changed nothing
+	holes   []netip.Addr // VIPs to be dropped by a route
+	changed []Entry      // what rsagent has changed
+	needs   []Change
+	finds   []Finding
 }
 
 // needs is policy applied to the host's baseline: what must be so for the set to be served, and
 // served silently. Findings of level error are what no change of rsagent's can bring about.
 func needs(j *Journal, h *Host) ([]Change, []Finding) {
-	p := &policy{set: j.VIPs, host: h, base: h.baseline(j.Changed), holes: j.Blackholes}
-	p.made = func(it Item) bool {
-		return slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
-	}
+	p := &policy{set: j.VIPs, host: h, base: h.baseline(j.Changed), holes: j.Blackholes, changed: j.Changed}
 	for _, a := range p.holes {
 		p.find(Info, "blackhole", a.String(), "what comes for "+a.String()+" is dropped by a route that stop left; its next start removes it", "rsagent stop --vip "+a.String())
 	}
@@ -45,6 +42,11 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 func (p *policy) need(stage Stage, it Item, to, why string) *Change {
 	p.needs = append(p.needs, Change{Stage: stage, Item: it, To: to, Why: why})
 	return &p.needs[len(p.needs)-1]
+}
+
+// made says that the journal has an entry for an item.
+func (p *policy) made(it Item) bool {
+	return slices.ContainsFunc(p.changed, func(e Entry) bool { return e.Item == it })
 }
 
 func (p *policy) settings(dev string, settings []sysctl.Setting) {
@@ -163,45 +165,165 @@ func (p *policy) uncovered(r sysctl.Rule, names []string) {
 
 // devices brings what the VIPs sit on and, in TUN mode, arrive by.
 func (p *policy) devices() {
+	p.rpFilters()
 	done := map[string]bool{}
+	first := func(what string) bool {
+		was := done[what]
+		done[what] = true
+		return !was
+	}
 	for _, v := range p.set {
-		if v.Mode == TUN && !done["tunnel "+v.kind().Device] {
-			done["tunnel "+v.kind().Device] = true
+		if v.Mode == TUN && first("tunnel "+v.kind().Device) {
 			p.tunnel(v.kind())
 		}
-		if on := v.On(); !done[on] {
-			done[on] = true
+		if port, ok := v.port(); ok && first(port.String()) {
+			p.port(port)
+		}
+		if on := v.On(); first(on) {
 			p.device(on, v)
 		}
-		if v.Addr.Is6() && !done["ipv6 "+v.On()] {
-			done["ipv6 "+v.On()] = true
+		if beyondVRF(v) && first("vrf") {
+			p.vrf()
+		}
+		if v.Addr.Is6() && first("ipv6 "+v.On()) {
 			p.takesIPv6(v.On())
 		}
 	}
 }
 
-// tunnel brings a tunnel's module, its device, the device up, and rp_filter opened on it.
+// tunnel brings a tunnel's module, its device, and the device up, in a mode that takes what is sent.
 func (p *policy) tunnel(k tunnel.Kind) {
-	l := p.host.link(k.Device)
-	if l != nil && l.Kind != k.Link {
-		p.refuse(by(k), "device-kind", k.Device, fmt.Sprintf("%s is of kind %q, not %s", k.Device, l.Kind, k.Link),
+	device := tunnel.Device{Name: k.Device}
+	found := p.host.value(device)
+	if p.taken(k) {
+		p.refuse(by(k), "device-kind", k.Device, fmt.Sprintf("%s is of type %q, not %q", k.Device, found, p.typeOf(k)),
 			"give it another name: ip link set "+k.Device+" name NAME")
 		return
 	}
-	device, module := tunnel.Device{Name: k.Device}, tunnel.Module{Name: k.Module}
-	if l == nil && !p.host.Modules[k.Module] {
-		c := p.need(Create, module, "loaded", "it brings "+k.Device+", which unwraps the director's packets")
+	if found == "" && !p.host.Modules[k.Module] {
+		why := "it brings " + k.Device + ", which unwraps the director's packets"
+		if k.CSum {
+			why = "it knows the kind of " + k.Device
+		}
+		c := p.need(Create, tunnel.Module{Name: k.Module}, "loaded", why)
 		c.Keep, c.device = true, k.Device
-	} else if l == nil || p.made(device) {
-		p.need(Create, device, k.Link, "this network namespace has none, and it unwraps the director's packets").device = k.Device
 	}
+	p.create(k, device, found)
+	raised := p.made(tunnel.Link{Name: k.Device})
 	for _, a := range p.host.Addrs {
-		if a.Device == k.Device && !a.Prefix.Addr().IsLinkLocalUnicast() && !p.set.has(a.Prefix.Addr()) {
+		switch {
+		case a.Device != k.Device || a.Prefix.Addr().IsLinkLocalUnicast() || p.set.has(a.Prefix.Addr()):
+		case p.host.compat(a) && raised:
+			p.need(Guard, a.Addr, "", "the kernel put it there when "+k.Device+" went up, and would take it for the source of packets to anywhere").device = k.Device
+		default:
 			p.find(Warning, "shared", k.Device, fmt.Sprintf("%s is on %s too: someone else uses it; stop will leave that address, and the device up", a.Prefix, k.Device), "")
 		}
 	}
-	p.rpFilter(k)
+	p.mode(k)
 	p.need(Guard, tunnel.Link{Name: k.Device}, "up", "the director's packets arrive by it").device = k.Device
+}
+
+// taken says that a device of the name is there, and is something else.
+func (p *policy) taken(k tunnel.Kind) bool {
+	found := p.host.value(tunnel.Device{Name: k.Device})
+	return found != "" && !k.Is(found)
+}
+
+// create makes a device that no module brings, or none brought.
+func (p *policy) create(k tunnel.Kind, device tunnel.Device, found string) {
+	value, why := found, "this network namespace has none, and it unwraps the director's packets"
+	if k.CSum {
+		why = "it unwraps packets with checksums, which gre0 drops"
+		if local := k.Local(found); found != "" && !p.host.holdsAddr(local) {
+			p.refuse(by(k), "tunnel-local", k.Device, fmt.Sprintf("%s takes packets to %s, which is no address of this host any more", k.Device, local), "rsagent stop, and start again")
+		}
+	}
+	switch {
+	case found != "" && p.made(device):
+	case found == "" && k.CSum:
+		if rip := p.host.rip(); !rip.IsValid() {
+			p.refuse(by(k), "no-rip", k.Device, "packets with checksums need a device with this host's own address, and there is no default route to tell which of its IPv4 addresses that is", "ip route add default via GATEWAY")
+			return
+		}
+		value = p.typeOf(k)
+	case found == "" && (p.host.Modules[k.Module] || p.made(device)):
+		value = k.Link
+	default:
+		return
+	}
+	p.need(Create, device, value, why).device = k.Device
+}
+
+// typeOf is what a device of this kind is to be.
+func (p *policy) typeOf(k tunnel.Kind) string { return k.Type(p.host.rip()) }
+
+// mode has an ip6tnl device let out what the director wraps. It judges the mode that the device would
+// have had rsagent changed nothing.
+func (p *policy) mode(k tunnel.Kind) {
+	if k.Link != "ip6tnl" {
+		return
+	}
+	m := tunnel.Mode{Device: k.Device}
+	now := p.host.foretold(m)
+	if i := slices.IndexFunc(p.changed, func(e Entry) bool { return e.Item == m && e.ours(now) }); i >= 0 {
+		now = p.changed[i].From
+	}
+	for _, v := range p.set {
+		if by(k)(v) && !tunnel.Carries(now, version(v.Addr)) {
+			p.need(Guard, m, tunnel.Any, fmt.Sprintf("as %s it would drop IPv%d in IPv6", now, version(v.Addr))).device = k.Device
+			return
+		}
+	}
+}
+
+// port opens a UDP port for GUE.
+func (p *policy) port(port tunnel.Port) {
+	about := func(v VIP) bool { own, ok := v.port(); return ok && own == port }
+	found := p.host.Ports[port]
+	if found == "fou" || found == "busy" {
+		how := "in use by another program"
+		if found == "fou" {
+			how = "open for FOU without GUE's header"
+		}
+		p.refuse(about, "port-busy", port.String(), fmt.Sprintf("%s is %s", port, how), "take another with --gue-port, and tell the director: --tun-port")
+		return
+	}
+	device := ""
+	for _, v := range p.set {
+		if about(v) {
+			device = v.kind().Device
+			break
+		}
+	}
+	if !p.host.Modules[tunnel.FOU] {
+		c := p.need(Create, tunnel.Module{Name: tunnel.FOU}, "loaded", "it takes the director's packets out of UDP")
+		c.Keep, c.device = true, device
+	}
+	if found == "" || p.made(port) { // one that someone else opened serves as well, and is theirs
+		p.need(Create, port, "gue", "the director's packets come to it").device = device
+	}
+}
+
+// rpFilters opens the reverse path filter for IPv4 that comes out of a tunnel.
+func (p *policy) rpFilters() {
+	var devices []tunnel.Kind
+	off := false
+	for _, v := range p.set {
+		if v.Mode != TUN || v.Addr.Is6() || p.taken(v.kind()) {
+			continue
+		}
+		off = off || v.RPFilter == "off"
+		if !slices.ContainsFunc(devices, func(k tunnel.Kind) bool { return k.Device == v.kind().Device }) {
+			devices = append(devices, v.kind())
+		}
+	}
+	if off {
+		p.rpFilterOff(devices)
+		return
+	}
+	for _, k := range devices {
+		p.rpFilter(k)
+	}
 }
 
 // rpFilter opens the reverse path filter of a tunnel device, and no other.
@@ -211,22 +333,55 @@ func (p *policy) rpFilter(k tunnel.Kind) {
 	for _, x := range settings {
 		if x.Key.Iface == sysctl.All {
 			p.refuse(by(k), "rp-filter", k.Device, fmt.Sprintf("packets out of %s are dropped: net.ipv4.conf.all.rp_filter is %d, and the device has no IPv4 address, so no value of its own helps",
-				k.Device, p.base[x.Key]), "put the VIP on "+k.Device+" (leave out --device)")
+				k.Device, p.base[x.Key]), "put the VIP on "+k.Device+" (leave out --device), or take --rp-filter off")
 			return
 		}
 	}
 	p.settings(k.Device, settings)
 }
 
-// by is about the VIPs whose packets arrive by a tunnel.
+// rpFilterOff is the classic recipe, 0 on the tunnel's device and on all, made so that no other
+// interface is filtered less than before: each is given, as its own, what it had in effect.
+func (p *policy) rpFilterOff(devices []tunnel.Kind) {
+	if !slices.ContainsFunc(devices, func(k tunnel.Kind) bool { return p.base.Effective(k.Device, sysctl.RPFilter) != 0 }) {
+		return
+	}
+	off := func(iface, why string) *Change {
+		return p.need(Guard, sysctl.Key{Iface: iface, Knob: sysctl.RPFilter}, "0", why)
+	}
+	names := []string{}
+	for _, k := range devices {
+		// Said even where it is 0: the kernel would have it follow what is written to default.
+		off(k.Device, "take packets out of the tunnel, whatever their source").firm = true
+		names = append(names, k.Device)
+	}
+	all := p.base[sysctl.Key{Iface: sysctl.All, Knob: sysctl.RPFilter}]
+	if all == 0 {
+		return
+	}
+	pinned := []string{}
+	for _, l := range p.host.Links {
+		if !slices.Contains(names, l.Name) {
+			pinned = append(pinned, l.Name)
+		}
+	}
+	for _, i := range append(pinned, sysctl.Default) { // default last: it changes interfaces whose own value was never written
+		if own := p.base.Own(i, sysctl.RPFilter); own < all {
+			p.need(Guard, sysctl.Key{Iface: i, Knob: sysctl.RPFilter}, strconv.Itoa(all), "stays in effect when all is 0")
+		}
+	}
+	off(sysctl.All, "its value would outweigh the tunnel's")
+}
+
+// by is about the VIPs whose packets arrive by a tunnel's device.
 func by(k tunnel.Kind) func(VIP) bool {
-	return func(v VIP) bool { return v.Mode == TUN && v.kind() == k }
+	return func(v VIP) bool { return v.Mode == TUN && v.kind().Device == k.Device }
 }
 
 // addressed says whether a device has an IPv4 address, or will have one.
 func (p *policy) addressed(device string) bool {
 	for _, v := range p.set {
-		if v.On() == device {
+		if v.On() == device && v.Addr.Is4() {
 			return true
 		}
 	}
@@ -240,8 +395,8 @@ func (p *policy) addressed(device string) bool {
 
 // device brings up what a VIP sits on.
 func (p *policy) device(name string, v VIP) {
-	if _, ok := tunnel.ByDevice(name); ok && v.Mode == TUN {
-		return // tunnel saw to it
+	if slices.ContainsFunc(p.set, func(o VIP) bool { return o.Mode == TUN && o.kind().Device == name }) {
+		return // tunnel sees to it
 	}
 	l, about := p.host.link(name), func(v VIP) bool { return v.On() == name }
 	switch {
@@ -255,6 +410,16 @@ func (p *policy) device(name string, v VIP) {
 	c := p.need(Guard, tunnel.Link{Name: name}, "up", "nothing is served from an interface that is down")
 	c.device, c.Keep = name, name == "lo"
 }
+
+// vrf finds that the VIPs' packets come in by a VRF: a lookup there need not find what is on lo, which is
+// none of its ports (net/l3mdev, and the order of `ip rule`).
+func (p *policy) vrf() {
+	if vrf := p.host.uplinkVRF(); vrf != "" {
+		p.refuse(beyondVRF, "vrf", "lo", "the uplink is in VRF "+vrf+", and a VIP on lo is not", "--device "+vrf)
+	}
+}
+
+func beyondVRF(v VIP) bool { return v.Mode == DR && v.Addr.Is4() && v.On() == "lo" }
 
 // takesIPv6 finds an interface that must not hold an IPv6 VIP, or on which the kernel would refuse it.
 func (p *policy) takesIPv6(name string) {

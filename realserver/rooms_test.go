@@ -25,7 +25,7 @@ var rooms = map[string][]string{
 // onlyIn holds what a single room may do: run programs, and do netlink through other packages.
 var onlyIn = map[string][]string{
 	"os/exec": {"tunnel"},
-	"unsafe":  {},
+	"unsafe":  {"tunnel"}, // an ioctl whose argument holds a pointer
 	"C":       {},
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"rsagent/arp"
@@ -40,6 +41,14 @@ type Silence struct {
 	Asked       bool   `json:"-"`               // a VIP asks for it
 	Rules       string `json:"rules,omitempty"` // of nftables, where they and no settings are meant
 	Why         string `json:"why"`
+}
+
+// arrival is how the VIP's packets come, in words.
+func (v VIP) arrival() string {
+	if p, ok := v.port(); ok {
+		return fmt.Sprintf("%s port %d", v.encapsulation(), p.Number)
+	}
+	return v.encapsulation()
 }
 
 // An Arrival is a tunnel device, by which the director's packets arrive.
@@ -225,6 +234,9 @@ func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
 		v.AllowDirector = true // it is not entering the set
 		if tunnel.Receives(kind) {
 			v.Mode = TUN
+			if k, ok := tunnel.Of(a.Device, kind, version(addr)); ok && k != v.kind() {
+				v.Tunnel, v.Outer, v.CSum = k.Name, strconv.Itoa(k.Outer), k.CSum
+			}
 		}
 		if v.On() != a.Device {
 			v.Device = a.Device
@@ -269,12 +281,20 @@ func (h *Host) silence(s Set) []Silence {
 // arrivals tells of each tunnel device that is there, or that a VIP needs.
 func (h *Host) arrivals(s Set) []Arrival {
 	out := []Arrival{}
-	for _, k := range tunnel.Kinds {
-		l := h.link(k.Device)
-		if l == nil && !slices.ContainsFunc(s, func(v VIP) bool { return v.Mode == TUN && v.kind() == k }) {
+	for _, k := range tunnel.Devices() {
+		l, names := h.link(k.Device), []string{}
+		for _, v := range s {
+			if name := v.arrival(); v.Mode == TUN && v.kind().Device == k.Device && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		if len(names) == 0 && (l == nil || k.CSum) {
 			continue
 		}
-		a := Arrival{Device: k.Device, Tunnel: k.Name, State: "absent"}
+		if len(names) == 0 {
+			names = []string{k.Name}
+		}
+		a := Arrival{Device: k.Device, Tunnel: strings.Join(names, ", "), State: "absent"}
 		if l != nil {
 			a.State = h.value(tunnel.Link{Name: k.Device})
 			a.RPFilter, a.Received = h.Conf.Effective(k.Device, sysctl.RPFilter), h.Received[k.Device]

@@ -7,6 +7,7 @@
 package realserver
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,13 +39,16 @@ const (
 type VIP struct {
 	Addr          netip.Addr `json:"address"`
 	Mode          Mode       `json:"mode"`
-	Device        string     `json:"device,omitempty"` // "" is lo in DR, the tunnel's device in TUN
-	Tunnel        string     `json:"tunnel,omitempty"` // TUN: the encapsulation, see tunnel.Kinds
-	Scope         string     `json:"scope"`            // of an IPv4 address: "host" or "global"
+	Device        string     `json:"device,omitempty"`   // "" is lo in DR, the tunnel's device in TUN
+	Tunnel        string     `json:"tunnel,omitempty"`   // TUN: the encapsulation, see tunnel.Kinds
+	Outer         string     `json:"outer,omitempty"`    // TUN: IP version of the outer packets, "4" or "6"; "" is the VIP's
+	GUEPort       int        `json:"gue-port,omitempty"` // TUN, gue: the director's --tun-port; 0 is DefaultGUEPort
+	CSum          bool       `json:"csum,omitempty"`     // TUN, gre: the director adds checksums
+	Scope         string     `json:"scope"`              // of an IPv4 address: "host" or "global"
 	Guard         string     `json:"arp-guard"`
 	Interfaces    []string   `json:"interface,omitempty"` // of GuardInterface
 	IfIndexes     []int      `json:"ifindex,omitempty"`   // of Interfaces when the VIP came: they may be renamed
-	RPFilter      string     `json:"rp-filter,omitempty"` // TUN: "loose"
+	RPFilter      string     `json:"rp-filter,omitempty"` // TUN: "" and "loose", or "off"
 	AllowDirector bool       `json:"allow-director,omitempty"`
 	Origin        Origin     `json:"origin"`
 }
@@ -103,25 +107,11 @@ func (v VIP) Check() error {
 	if err := among("scope", v.Scope, "host", "global"); err != nil {
 		return err
 	}
-	if v.Addr.Is6() && v.Mode == TUN {
-		return bad("mode", "%s: this version takes IPv6 VIPs in mode dr only", v.Addr)
-	}
 	if err := among("arp-guard", v.Guard, GuardAll, GuardInterface, GuardNFT, GuardNone); err != nil {
 		return err
 	}
-	if v.Mode == DR && v.Tunnel != "" {
-		return bad("tunnel", "goes with mode tun only")
-	}
-	if v.Mode == DR && v.RPFilter != "" {
-		return bad("rp-filter", "goes with mode tun only")
-	}
-	if v.Mode == TUN {
-		if _, ok := tunnel.ByName(v.Tunnel); !ok && v.Tunnel != "" {
-			return bad("tunnel", "%q is none of %s", v.Tunnel, strings.Join(tunnel.Names(), ", "))
-		}
-		if v.RPFilter != "" && v.RPFilter != "loose" {
-			return bad("rp-filter", "%q is none of loose", v.RPFilter)
-		}
+	if err := v.checkTunnel(bad, among); err != nil {
+		return err
 	}
 	if v.Device != "" && !ValidName(v.Device) {
 		return bad("device", "%q is no interface name", v.Device)
@@ -146,6 +136,42 @@ func (v VIP) Check() error {
 	return nil
 }
 
+// checkTunnel is Check for what goes with TUN.
+func (v VIP) checkTunnel(bad func(option, format string, args ...any) error, among func(option, value string, words ...string) error) error {
+	if v.Mode == DR {
+		for _, o := range []struct {
+			name  string
+			given bool
+		}{{"tunnel", v.Tunnel != ""}, {"outer", v.Outer != ""}, {"gue-port", v.GUEPort != 0}, {"csum", v.CSum}, {"rp-filter", v.RPFilter != ""}} {
+			if o.given {
+				return bad(o.name, "goes with mode tun only")
+			}
+		}
+		return nil
+	}
+	if err := among("tunnel", v.encapsulation(), tunnel.Names()...); err != nil {
+		return err
+	}
+	if err := among("outer", cmp.Or(v.Outer, "4"), "4", "6"); err != nil {
+		return err
+	}
+	if err := among("rp-filter", cmp.Or(v.RPFilter, "loose"), "loose", "off"); err != nil {
+		return err
+	}
+	switch {
+	case v.GUEPort != 0 && v.Tunnel != "gue":
+		return bad("gue-port", "goes with tunnel gue only")
+	case v.GUEPort < 0 || v.GUEPort > 65535:
+		return bad("gue-port", "is no port from 1 to 65535")
+	case v.CSum && v.Tunnel != "gre":
+		return bad("csum", "goes with tunnel gre only")
+	}
+	if _, ok := v.row(); !ok {
+		return bad("outer", "%s in IPv%d around IPv%d with these options is not taken", v.encapsulation(), v.outer(), version(v.Addr))
+	}
+	return nil
+}
+
 // ValidName says whether the kernel would take s for an interface's name (net/core/dev.c,
 // dev_valid_name), leaving out the names of its pseudo interfaces, and what is no text: the journal
 // could not hold it.
@@ -158,10 +184,42 @@ func ValidName(s string) bool {
 
 // kind is the tunnel of a VIP in TUN mode.
 func (v VIP) kind() tunnel.Kind {
-	if k, ok := tunnel.ByName(v.Tunnel); ok {
+	if k, ok := v.row(); ok {
 		return k
 	}
 	return tunnel.Kinds[0]
+}
+
+func (v VIP) row() (tunnel.Kind, bool) {
+	return tunnel.Find(v.encapsulation(), version(v.Addr), v.outer(), v.CSum)
+}
+
+func (v VIP) encapsulation() string { return cmp.Or(v.Tunnel, tunnel.Kinds[0].Name) }
+
+// outer is the IP version of the packets around.
+func (v VIP) outer() int {
+	switch v.Outer {
+	case "4":
+		return 4
+	case "6":
+		return 6
+	}
+	return version(v.Addr)
+}
+
+// DefaultGUEPort is the port that IANA assigned to GUE. ipvsadm has no default, and its manual's example is this one.
+const DefaultGUEPort = 6080
+
+// port is the UDP port by which the VIP's packets come; ok is false where they come by none.
+func (v VIP) port() (p tunnel.Port, ok bool) {
+	return tunnel.Port{Number: cmp.Or(v.GUEPort, DefaultGUEPort), IPv6: v.outer() == 6}, v.Mode == TUN && v.kind().UDP()
+}
+
+func version(a netip.Addr) int {
+	if a.Is6() {
+		return 6
+	}
+	return 4
 }
 
 // On is the device the VIP sits on.

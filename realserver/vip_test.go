@@ -32,7 +32,8 @@ func TestParseAddr(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	good := []VIP{vipA, vipAeth, vipAtun, vipB, vipBlo, vipC,
+	good := []VIP{vipA, vipAeth, vipAtun, vipB, vipBlo, vipC, vip6tun, vip4in6, vip6in4, vipGUE, vip6GUE, vipCSum,
+		with(vipAtun, func(v *VIP) { v.RPFilter, v.Outer = "off", "4" }), with(vipGUE, func(v *VIP) { v.GUEPort, v.Outer = 65535, "6" }),
 		with(vipA, func(v *VIP) { v.Device = "dummy0" }), with(vipA, func(v *VIP) { v.Guard = GuardNone })}
 	for _, v := range good {
 		if err := v.Check(); err != nil {
@@ -40,11 +41,16 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for option, bad := range map[string][]func(*VIP){
-		"mode":      {func(v *VIP) { v.Mode = "nat" }, func(v *VIP) { v.Mode = "" }, func(v *VIP) { v.Mode = "DR" }, func(v *VIP) { v.Mode, v.Addr = TUN, vip6.Addr }},
+		"mode":      {func(v *VIP) { v.Mode = "nat" }, func(v *VIP) { v.Mode = "" }, func(v *VIP) { v.Mode = "DR" }},
 		"scope":     {func(v *VIP) { v.Scope = "link" }, func(v *VIP) { v.Scope = "" }},
 		"arp-guard": {func(v *VIP) { v.Guard = "" }, func(v *VIP) { v.Guard = "arptables" }},
 		"tunnel":    {func(v *VIP) { v.Tunnel = "ipip" }, func(v *VIP) { v.Mode, v.Tunnel = TUN, "vxlan" }},
 		"rp-filter": {func(v *VIP) { v.RPFilter = "loose" }, func(v *VIP) { v.Mode, v.RPFilter = TUN, "strict" }},
+		"outer": {func(v *VIP) { v.Outer = "4" }, func(v *VIP) { v.Mode, v.Outer = TUN, "5" }, func(v *VIP) { v.Mode, v.Outer = TUN, "04" },
+			func(v *VIP) { v.Mode, v.Tunnel, v.CSum, v.Outer = TUN, "gre", true, "6" }},
+		"gue-port": {func(v *VIP) { v.GUEPort = 6080 }, func(v *VIP) { v.Mode, v.GUEPort = TUN, 6080 }, func(v *VIP) { v.Mode, v.Tunnel, v.GUEPort = TUN, "gue", -1 },
+			func(v *VIP) { v.Mode, v.Tunnel, v.GUEPort = TUN, "gue", 65536 }, func(v *VIP) { v.Mode, v.Tunnel, v.GUEPort = TUN, "gre", 6080 }},
+		"csum": {func(v *VIP) { v.CSum = true }, func(v *VIP) { v.Mode, v.CSum = TUN, true }, func(v *VIP) { v.Mode, v.Tunnel, v.CSum = TUN, "gue", true }},
 		"device": {func(v *VIP) { v.Device = "a/b" }, func(v *VIP) { v.Device = ".." }, func(v *VIP) { v.Device = "sixteen-bytes-ab" },
 			func(v *VIP) { v.Device = "a b" }, func(v *VIP) { v.Device = "a\nb" }, func(v *VIP) { v.Device = "all" },
 			func(v *VIP) { v.Device = "\xff\xff\xff\xff\xff\xff" }}, // a journal would read back three times as many bytes

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -17,6 +19,8 @@ type Interface struct {
 	Master int    // ifindex of the bridge, bond, team or VRF it belongs to; 0 is none
 	Kind   string // as `ip link add type KIND` names it; "" for a physical NIC and for lo
 	Port   string // kind of its master: "bridge", "bond", "team", "vrf"; "" is none
+	Args   string // of a tunnel: what `ip link add` would be told beside its kind, "" for one that takes packets from any to any
+	Mode   string // of an ip6tnl: "ip6ip6", "ipip6" or "any"
 	Up     bool
 	IPv6   bool // takes IPv6 addresses: the kernel has IPv6, and disable_ipv6 is 0
 	ARP    bool // asks and answers ARP: neither loopback nor NOARP
@@ -113,14 +117,18 @@ func parse(m []byte) (i Interface, conf []byte) {
 				i.Master = int(binary.NativeEndian.Uint32(v))
 			}
 		case unix.IFLA_LINKINFO:
+			var data []byte
 			each(v, func(typ uint16, v []byte) {
 				switch typ {
 				case unix.IFLA_INFO_KIND:
 					i.Kind = text(v)
+				case unix.IFLA_INFO_DATA:
+					data = v
 				case unix.IFLA_INFO_SLAVE_KIND:
 					i.Port = text(v)
 				}
 			})
+			i.tunnel(data)
 		case unix.IFLA_AF_SPEC:
 			each(v, func(typ uint16, v []byte) {
 				family := typ
@@ -136,6 +144,54 @@ func parse(m []byte) (i Interface, conf []byte) {
 		}
 	})
 	return i, conf
+}
+
+// The attributes of tunnels (include/uapi/linux/if_tunnel.h): of ipip, ip6tnl and sit, and of gre.
+const (
+	iptunLocal, iptunRemote, iptunProto, iptunExternal = 2, 3, 9, 19
+	greIFlags, greLocal, greRemote, greExternal        = 2, 6, 7, 18
+	greChecksum                                        = 0x8000
+)
+
+// tunnel reads what a tunnel's attributes say of the packets it takes.
+func (i *Interface) tunnel(data []byte) {
+	local, remote, external := uint16(iptunLocal), uint16(iptunRemote), uint16(iptunExternal)
+	switch i.Kind {
+	case "ipip", "ip6tnl", "sit":
+	case "gre", "ip6gre":
+		local, remote, external = greLocal, greRemote, greExternal
+	default:
+		return
+	}
+	var args [4]string
+	end := func(word string, v []byte) string {
+		if a, ok := netip.AddrFromSlice(v); ok && !a.IsUnspecified() {
+			return " " + word + " " + a.String()
+		}
+		return ""
+	}
+	each(data, func(typ uint16, v []byte) {
+		switch {
+		case typ == local:
+			args[0] = end("local", v)
+		case typ == remote:
+			args[1] = end("remote", v)
+		case typ == external:
+			args[2] = " external"
+		case typ == greIFlags && local == greLocal && len(v) >= 2 && binary.BigEndian.Uint16(v)&greChecksum != 0:
+			args[3] = " icsum"
+		case typ == iptunProto && i.Kind == "ip6tnl" && len(v) >= 1:
+			switch v[0] {
+			case 0:
+				i.Mode = "any"
+			case unix.IPPROTO_IPIP:
+				i.Mode = "ipip6"
+			case unix.IPPROTO_IPV6:
+				i.Mode = "ip6ip6"
+			}
+		}
+	})
+	i.Args = strings.TrimPrefix(strings.Join(args[:], ""), " ")
 }
 
 // each walks a run of netlink attributes.

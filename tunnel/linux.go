@@ -2,14 +2,17 @@ package tunnel
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,27 +28,36 @@ func Loaded(name string) bool {
 // modprobes are the places where modprobe is looked for; PATH is the caller's and is not trusted.
 var modprobes = []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe"}
 
-// Load makes the kernel load a kind's module. An exit status of 0 from modprobe proves nothing (a
-// module built in, an `install` line that runs /bin/true), so the device, or else the module's entry
-// below /sys, decides. The error wraps ErrUnsupported and names what is missing and why.
-func Load(ctx context.Context, h *netlink.Handle, k Kind) error {
+// Load makes the kernel load a module, whose device, "" for none, shows that it is there. An exit
+// status of 0 from modprobe proves nothing (a module built in, an `install` line that runs /bin/true),
+// so the device, or else the module's entry below /sys, decides. The error names what is missing and
+// why; it wraps ErrUnsupported, or fs.ErrPermission where the module is there for those who may load it.
+func Load(ctx context.Context, h *netlink.Handle, module, device string) error {
 	there := func() bool {
-		_, err := h.LinkByName(k.Device)
-		return err == nil || Loaded(k.Module)
+		if Loaded(module) || device == "" {
+			return Loaded(module)
+		}
+		_, err := h.LinkByName(device)
+		return err == nil
 	}
 	if there() {
 		return nil
 	}
-	autoload(k.Device)
+	if device != "" {
+		autoload(device)
+	}
 	if there() {
 		return nil
 	}
-	why := modprobe(ctx, k.Module)
+	why, barred := modprobe(ctx, module)
 	if there() {
 		return nil
+	}
+	if barred {
+		return fmt.Errorf("load module %s: %w: the kernel does not load it by itself, and modprobe needs CAP_SYS_MODULE", module, fs.ErrPermission)
 	}
 	return fmt.Errorf("load module %s: %w: %s; it comes with the distribution's kernel package "+
-		"(Debian linux-image-*, Ubuntu linux-modules-extra-*, Red Hat kernel-modules)", k.Module, ErrUnsupported, why)
+		"(Debian linux-image-*, Ubuntu linux-modules-extra-*, Red Hat kernel-modules)", module, ErrUnsupported, why)
 }
 
 // autoload asks for a device by name: the kernel then runs modprobe itself for the alias
@@ -62,32 +74,67 @@ func autoload(device string) {
 }
 
 // modprobe loads a module by the distribution's own program, which honours modprobe.d. It returns
-// what came of it, in words.
-func modprobe(ctx context.Context, module string) string {
+// what came of it, in words, and whether it could have been loaded by one who may.
+func modprobe(ctx context.Context, module string) (why string, barred bool) {
 	for _, path := range modprobes {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
-		c := exec.CommandContext(ctx, path, module)
-		c.Env = []string{}
-		out, err := c.CombinedOutput()
+		run := func(args ...string) (string, error) {
+			c := exec.CommandContext(ctx, path, args...)
+			c.Env = []string{}
+			out, err := c.CombinedOutput()
+			said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+			return said, err
+		}
+		said, err := run(module)
 		if err == nil {
-			return "modprobe says it is loaded, and it is not (an install line in modprobe.d?)"
+			return "modprobe says it is loaded, and it is not (an install line in modprobe.d?)", false
 		}
-		if said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n"); said != "" {
-			return said
+		if !mayLoad() {
+			_, lacking := run("--dry-run", module)
+			barred = lacking == nil
 		}
-		return "modprobe: " + err.Error()
+		if said == "" {
+			said = "modprobe: " + err.Error()
+		}
+		return said, barred
 	}
-	return "the kernel does not load it by itself, and there is no modprobe"
+	return "the kernel does not load it by itself, and there is no modprobe", false
 }
 
-// Create makes a kind's device where the namespace has none. To be told that it exists is no
-// failure: loading the module may have brought it.
-func Create(h *netlink.Handle, k Kind) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = k.Device
-	err := h.LinkAdd(&netlink.Iptun{LinkAttrs: attrs})
+// mayLoad says that this process has CAP_SYS_MODULE, and the host's own and not a container's.
+func mayLoad() bool {
+	var caps [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
+	ids, _ := os.ReadFile("/proc/self/uid_map")
+	w := strings.Fields(string(ids))
+	return err == nil && caps[0].Effective&(1<<unix.CAP_SYS_MODULE) != 0 && (len(w) != 3 || w[2] == "4294967295")
+}
+
+// Of include/uapi/linux/if_tunnel.h.
+const (
+	greIFlags = 2 // IFLA_GRE_IFLAGS
+	greLocal  = 6 // IFLA_GRE_LOCAL
+	greCSum   = 0x8000
+)
+
+// Create makes a kind's device with a value of its where the namespace has none. To be told that it
+// exists is no failure: loading the module may have brought it. Nothing is said that is not asked:
+// then the kernel makes what its own fallback device is, but for ip6tnl, which takes any version.
+func Create(k Kind, value string) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(k.Device)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(k.Link))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	if local := k.Local(value); local.IsValid() {
+		data.AddRtAttr(greLocal, local.AsSlice())
+		data.AddRtAttr(greIFlags, binary.BigEndian.AppendUint16(nil, greCSum))
+	}
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	switch {
 	case err == nil, errors.Is(err, unix.EEXIST):
 		return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"rsagent/realserver"
 )
@@ -13,9 +14,9 @@ type vipOption struct {
 	name, usage string
 	list, truth bool
 	set         func(v *realserver.VIP, words []string)
-	// An option may make sense under a certain value of another only. Given by a weaker source than
-	// that other one, it was meant for other VIPs, and is left out where it makes none.
-	under string
+	// An option may make sense under certain values of others only. Given by a weaker source than one of
+	// them, it was meant for other VIPs, and is left out where it makes none.
+	under []string
 	idle  func(v realserver.VIP) bool
 }
 
@@ -24,21 +25,41 @@ var vipOptions = []vipOption{
 		set: func(v *realserver.VIP, w []string) { v.Mode = realserver.Mode(w[0]) }},
 	{name: "device", usage: "bind the VIP on interface `NAME` (default: lo, or the tunnel's)",
 		set: func(v *realserver.VIP, w []string) { v.Device = w[0] }},
-	{name: "tunnel", usage: "mode tun: the director wraps packets as `KIND` ipip (default: ipip)",
+	{name: "tunnel", usage: "mode tun: the director wraps packets as `KIND` ipip, gre or gue (default: ipip)",
 		set:   func(v *realserver.VIP, w []string) { v.Tunnel = w[0] },
-		under: "mode", idle: func(v realserver.VIP) bool { return v.Mode == realserver.DR }},
+		under: []string{"mode"}, idle: isDR},
+	{name: "outer", usage: "mode tun: the director reaches this host by IP `VERSION` 4 or 6 (default: the VIP's)",
+		set:   func(v *realserver.VIP, w []string) { v.Outer = w[0] },
+		under: []string{"mode"}, idle: isDR},
+	{name: "gue-port", usage: "tunnel gue: the director sends to UDP port `N`, tun-port in its ipvsadm (default: 6080)",
+		set:   func(v *realserver.VIP, w []string) { v.GUEPort = number(w[0]) },
+		under: []string{"mode", "tunnel"}, idle: func(v realserver.VIP) bool { return isDR(v) || v.Tunnel != "gue" }},
+	{name: "csum", truth: true, usage: "tunnel gre: the director adds checksums, tun-csum in its ipvsadm",
+		set:   func(v *realserver.VIP, w []string) { v.CSum = w[0] == "true" },
+		under: []string{"mode", "tunnel"}, idle: func(v realserver.VIP) bool { return isDR(v) || v.Tunnel != "gre" }},
 	{name: "scope", usage: "give the address `SCOPE` host or global (default: host)",
 		set: func(v *realserver.VIP, w []string) { v.Scope = w[0] }},
 	{name: "arp-guard", usage: "silence `WHICH` interfaces: all, interface (those named), nft (all, by nftables) or none (default: all)",
 		set: func(v *realserver.VIP, w []string) { v.Guard = w[0] }},
 	{name: "interface", list: true, usage: "--arp-guard interface: silence `NAME`; repeatable, or a comma list",
 		set:   func(v *realserver.VIP, w []string) { v.Interfaces = slices.Sorted(slices.Values(w)) },
-		under: "arp-guard", idle: func(v realserver.VIP) bool { return v.Guard != realserver.GuardInterface }},
-	{name: "rp-filter", usage: "mode tun: open the tunnel's reverse path filter, `HOW` loose (default: loose)",
+		under: []string{"arp-guard"}, idle: func(v realserver.VIP) bool { return v.Guard != realserver.GuardInterface }},
+	{name: "rp-filter", usage: "mode tun: open the tunnel's reverse path filter, `HOW` loose or off (default: loose)",
 		set:   func(v *realserver.VIP, w []string) { v.RPFilter = w[0] },
-		under: "mode", idle: func(v realserver.VIP) bool { return v.Mode == realserver.DR }},
+		under: []string{"mode"}, idle: isDR},
 	{name: "allow-director", truth: true, usage: "take a VIP that is this host's own address",
 		set: func(v *realserver.VIP, w []string) { v.AllowDirector = w[0] == "true" }},
+}
+
+func isDR(v realserver.VIP) bool { return v.Mode == realserver.DR }
+
+// number reads what is to be one; what is none is out of every range.
+func number(s string) int {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 || s[0] == '0' {
+		return -1
+	}
+	return int(n)
 }
 
 func (o vipOption) flag() *flag {
@@ -63,10 +84,9 @@ func build(addr netip.Addr, layers ...options) (realserver.VIP, error) {
 		if i == len(layers) {
 			continue
 		}
-		if o.under != "" && o.idle(v) {
-			if _, governor := find(o.under, layers); governor < i {
-				continue
-			}
+		stronger := func(governor string) bool { _, at := find(governor, layers); return at < i }
+		if o.idle != nil && o.idle(v) && slices.ContainsFunc(o.under, stronger) {
+			continue
 		}
 		o.set(&v, w.words)
 	}
@@ -87,8 +107,11 @@ func located(bad *realserver.OptionError, layers []options) error {
 		return w.misuse("%s", bad.Reason)
 	}
 	for _, o := range vipOptions {
-		if o.name == bad.Option && o.under != "" {
-			if w, i := find(o.under, layers); i < len(layers) {
+		if o.name != bad.Option {
+			continue
+		}
+		for _, governor := range o.under {
+			if w, i := find(governor, layers); i < len(layers) {
 				return w.misuse("%s", bad.Error())
 			}
 		}

@@ -35,8 +35,8 @@ func TestCase41_ProtectKernelTunables(t *testing.T) {
 	silent(t, peer, "10.0.0.100", "10.0.0.11")
 }
 
-// eth0 is in a VRF, whose port is judged by its own settings. Where the VIP is served behind one is the VRF's device; on
-// either the host is silent. Seen at: opi-evpn-bridge issue 109.
+// eth0 is in a VRF, whose port is judged by its own settings. A VIP on lo is not in the VRF, and refused with the cure; on
+// the VRF's device it is served, and the host is silent. Seen at: opi-evpn-bridge issue 109.
 func TestCase57_VRF(t *testing.T) {
 	guest(t)
 	rs, peer := testnet.NewHost(t, "rs"), testnet.NewHost(t, "peer")
@@ -44,19 +44,30 @@ func TestCase57_VRF(t *testing.T) {
 	rs.Run(t, "ip", "link", "add", "vrf0", "up", "type", "vrf", "table", "10")
 	rs.Run(t, "ip", "link", "set", "eth0", "master", "vrf0")
 	rs.Settle(t, "eth0")
+	rs.SetSysctl(t, "ipv4", "tcp_l3mdev_accept", "1") // sockets need not be bound to the VRF
 	silentVIP := "10.0.0.100"
 	rs.SetIPv4Conf(t, "eth0", "arp_ignore", "3")
 	a := newAgent(t, rs)
 	before := rs.Snapshot(t)
-	for _, device := range []string{"lo", "vrf0"} {
-		a.do(t, 0, "start", "--vip", silentVIP, "--device", device, "--scope", "global")
-		a.unchanged(t, "start", "--vip", silentVIP, "--device", device, "--scope", "global")
-		holds(t, rs, silentVIP, device)
-		silent(t, peer, silentVIP, "10.0.0.11")
-		a.do(t, 0, "status")
-		a.stop(t, "dr", silentVIP)
+	for _, flags := range [][]string{{}, {"--device", "lo"}} {
+		r := a.do(t, 6, "start", append([]string{"--vip", silentVIP}, flags...)...)
+		if len(r.Findings) != 1 || r.Findings[0].Cure != "--device vrf0" {
+			t.Errorf("the cure is not named: %s", r.text)
+		}
 		equal(t, rs, before)
 	}
+	a.do(t, 0, "start", "--vip", silentVIP, "--device", "vrf0", "--scope", "global")
+	a.unchanged(t, "start", "--vip", silentVIP, "--device", "vrf0", "--scope", "global")
+	holds(t, rs, silentVIP, "vrf0")
+	silent(t, peer, silentVIP, "10.0.0.11")
+	peer.Run(t, "ip", "neigh", "add", silentVIP, "lladdr", mac(t, rs), "dev", "eth0") // as a director sends to it
+	if err := peer.Call("tcp", rs.Echo(t, "tcp", silentVIP)); err != nil {
+		t.Errorf("the VIP on the VRF is not served: %v", err)
+	}
+	peer.Run(t, "ip", "neigh", "del", silentVIP, "dev", "eth0")
+	a.do(t, 0, "status")
+	a.stop(t, "dr", silentVIP)
+	equal(t, rs, before)
 	rs.Run(t, "ip", "addr", "add", silentVIP+"/32", "dev", "vrf0") // by hand, it is heard: so this can fail
 	rs.SetIPv4Conf(t, "eth0", "arp_ignore", "0")
 	if peer.Resolve(t, "eth0", silentVIP) == "" {

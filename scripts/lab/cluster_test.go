@@ -89,7 +89,7 @@ func serve(t *testing.T, h *testnet.Host, port, name string) {
 	t.Helper()
 	var l net.Listener
 	var err error
-	h.Do(func() { l, err = net.Listen("tcp4", "0.0.0.0:"+port) })
+	h.Do(func() { l, err = net.Listen("tcp", ":"+port) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ type session struct {
 func dial(h *testnet.Host, addr, port string) (*session, error) {
 	s := &session{}
 	var err error
-	h.Do(func() { s.Conn, err = net.DialTimeout("tcp4", addr+":"+port, hung) })
+	h.Do(func() { s.Conn, err = net.DialTimeout("tcp", net.JoinHostPort(addr, port), hung) })
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ type report struct {
 	Changed  bool
 	VIPs     []struct{ Address, State string }
 	Changes  []struct{ Item, From, To, Outcome string }
-	Findings []struct{ Level, Code, Subject, Message string }
+	Findings []struct{ Level, Code, Subject, Message, Cure string }
 	Error    *struct {
 		Code    int
 		Message string

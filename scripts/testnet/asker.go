@@ -16,13 +16,13 @@ import (
 // later is missed, which can hide a leak but not invent one.
 const grace = 100 * time.Millisecond
 
-// Asker asks for an address by ARP, again and again, as the neighbours of a
-// real server do, and notes who answers.
+// Asker asks for an address by ARP, or for IPv6 by neighbour solicitation,
+// again and again, as the neighbours of a real server do, and notes who answers.
 type Asker struct {
 	fd      int
 	to      unix.SockaddrLinklayer
 	request []byte
-	target  [4]byte
+	target  netip.Addr
 
 	asked     atomic.Int64
 	replies   map[string]int // the reader's until it is done
@@ -35,7 +35,18 @@ type Asker struct {
 // back; requests that could not be sent do not count.
 func (h *Host) AskARP(t testing.TB, dev, target string, interval time.Duration) *Asker {
 	t.Helper()
-	a := &Asker{target: netip.MustParseAddr(target).As4(), replies: map[string]int{},
+	return h.ask(t, dev, netip.MustParseAddr(target), interval)
+}
+
+// AskND multicasts neighbour solicitations for target, as AskARP does requests.
+func (h *Host) AskND(t testing.TB, dev, target string, interval time.Duration) *Asker {
+	t.Helper()
+	return h.ask(t, dev, netip.MustParseAddr(target), interval)
+}
+
+func (h *Host) ask(t testing.TB, dev string, target netip.Addr, interval time.Duration) *Asker {
+	t.Helper()
+	a := &Asker{target: target, replies: map[string]int{},
 		stop: make(chan struct{}), sent: make(chan struct{}), got: make(chan struct{})}
 	var err error
 	h.Do(func() { err = a.open(dev) })
@@ -53,12 +64,17 @@ func (a *Asker) open(dev string) error {
 	if err != nil {
 		return err
 	}
-	a.request = whoHas(iface, a.target)
-	a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(bigEndian(unix.ETH_P_ARP)))
+	var protocol uint16 = unix.ETH_P_IPV6
+	if a.target.Is4() {
+		protocol, a.request = unix.ETH_P_ARP, whoHas(iface, a.target.As4())
+	} else if a.request, err = solicitation(iface, a.target.As16()); err != nil {
+		return err
+	}
+	a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(bigEndian(protocol)))
 	if err != nil {
 		return err
 	}
-	a.to = unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ARP), Ifindex: iface.Index}
+	a.to = unix.SockaddrLinklayer{Protocol: bigEndian(protocol), Ifindex: iface.Index}
 	tick := unix.Timeval{Usec: 50_000} // so that the reader sees the end
 	return errors.Join(unix.Bind(a.fd, &a.to), unix.SetsockoptTimeval(a.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tick))
 }
@@ -82,6 +98,35 @@ func whoHas(from *net.Interface, target [4]byte) []byte {
 	f = append(f, sender[:]...)
 	f = append(f, 0, 0, 0, 0, 0, 0)
 	return append(f, target[:]...)
+}
+
+// solicitation is RFC 4861's, sent to the target's solicited-node group from
+// the device's first IPv6 address that is not link-local.
+func solicitation(from *net.Interface, target [16]byte) ([]byte, error) {
+	addrs, _ := from.Addrs()
+	for _, addr := range addrs {
+		ip, ok := addr.(*net.IPNet)
+		if !ok || ip.IP.To4() != nil || ip.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		group := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, target[13], target[14], target[15]}
+		message := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target[:]...)
+		message = append(append(message, 1, 1), from.HardwareAddr...)
+		pseudo := append(append([]byte{}, ip.IP.To16()...), group...)
+		pseudo = append(append(pseudo, 0, 0, 0, byte(len(message)), 0, 0, 0, unix.IPPROTO_ICMPV6), message...)
+		sum := uint32(0)
+		for i := 0; i < len(pseudo); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(pseudo[i:]))
+		}
+		for sum > 0xffff {
+			sum = sum>>16 + sum&0xffff
+		}
+		binary.BigEndian.PutUint16(message[2:], ^uint16(sum))
+		f := append([]byte{0x33, 0x33, 0xff, target[13], target[14], target[15]}, from.HardwareAddr...)
+		f = append(f, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(message)), unix.IPPROTO_ICMPV6, 255)
+		return append(append(append(f, ip.IP.To16()...), group...), message...), nil
+	}
+	return nil, errors.New("no IPv6 address to ask from")
 }
 
 func (a *Asker) send(interval time.Duration) {
@@ -123,8 +168,14 @@ func (a *Asker) read() {
 
 // note counts the frame if it is a reply that claims the target.
 func (a *Asker) note(frame []byte) {
+	if a.target.Is6() { // an advertisement, behind headers of 14 and 40 bytes
+		if len(frame) >= 78 && frame[20] == unix.IPPROTO_ICMPV6 && frame[54] == 136 && [16]byte(frame[62:78]) == a.target.As16() {
+			a.replies[net.HardwareAddr(frame[6:12]).String()]++
+		}
+		return
+	}
 	const op, senderMAC, senderIP = 20, 22, 28
-	if len(frame) >= 42 && binary.BigEndian.Uint16(frame[op:]) == 2 && [4]byte(frame[senderIP:]) == a.target {
+	if len(frame) >= 42 && binary.BigEndian.Uint16(frame[op:]) == 2 && [4]byte(frame[senderIP:]) == a.target.As4() {
 		a.replies[net.HardwareAddr(frame[senderMAC:senderIP]).String()]++
 	}
 }
@@ -133,7 +184,7 @@ func (a *Asker) note(frame []byte) {
 func (a *Asker) Await(t testing.TB, n int) {
 	t.Helper()
 	goal := a.asked.Load() + int64(n)
-	Eventually(t, "ARP requests to go out", func() bool { return a.asked.Load() >= goal })
+	Eventually(t, "requests to go out", func() bool { return a.asked.Load() >= goal })
 }
 
 // Stop ends the asking and tells how many requests went out, and how many
