@@ -48,6 +48,9 @@ var mutations = []struct {
 	{"a copy goes before the VIP is there", "plan.go", []string{
 		"c.copy, c.later = bound[ip], !bound[ip]", "c.copy, c.later = true, false"}},
 	{"a failed start takes what it found", "converge.go", []string{"if !r.found[v.Addr] {", "if true {"}},
+	{"the nftables guard is not journalled", "rules.go", []string{"if !known && h.value(it)", "if false && !known && h.value(it)"}},
+	{"an altered nftables guard is left behind", "journal.go", []string{` || isTable(e.Item) && now != ""`, ""}},
+	{"the nftables guard goes when others' settings come", "policy.go", []string{"	p.nftGuard()\n", ""}},
 	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !r.placed[v.Addr] {", "} else if false {"}},
 }
 

@@ -1,7 +1,6 @@
 package cases
 
 import (
-	"strings"
 	"testing"
 
 	"rsagent/scripts/testnet"
@@ -171,41 +170,4 @@ func TestCase56_InterfaceRenamed(t *testing.T) {
 	s.bound(t, vip)
 	s.conf(t, "lan0", "arp_ignore", "0")
 	s.conf(t, "lan0", "arp_announce", "1")
-}
-
-// The same with nftables among them. Each start waits for ARP requests, so that a window would be met.
-// Seen at: a review of the order of stages.
-func TestCase54_GuardSwitchedToNFT(t *testing.T) {
-	testnet.Need(t, "nft")
-	s := newSite(t)
-	s.restored(t, func() {
-		s.do(t, "start", "--vip", vip)
-		s.unheard(t, func(asker *testnet.Asker) {
-			for range 5 {
-				for _, guard := range [][]string{{"interface", "--interface", "eth0"}, {"nft"}, {"all"}, {"nft"}, {"interface", "--interface", "eth0"}, {"all"}} {
-					s.do(t, "start", append([]string{"--vip", vip, "--arp-guard"}, guard...)...)
-					s.guardedBy(t, guard[0])
-					asker.Await(t, 20)
-				}
-			}
-		}, vip)
-		s.do(t, "stop")
-	})
-}
-
-// guardedBy: this guard is there, and no other.
-func (s *site) guardedBy(t *testing.T, guard string) {
-	t.Helper()
-	all, eth0 := "0", "0"
-	switch guard {
-	case "all":
-		all = "1"
-	case "interface":
-		eth0 = "1"
-	}
-	s.conf(t, "all", "arp_ignore", all)
-	s.conf(t, "eth0", "arp_ignore", eth0)
-	if got := s.rs.Run(t, "nft", "list", "ruleset"); strings.Contains(got, "arp daddr ip @vips drop") != (guard == "nft") {
-		t.Errorf("with guard %s the rules are:\n%s", guard, got)
-	}
 }
