@@ -35,9 +35,9 @@ soak: ## the tests in their long form: every host of the crash model, both kerne
 	@scripts/need.sh test
 	@RSAGENT_LAB_KERNELS="6.1 6.12" scripts/test.sh
 
-bench: build ## start and stop beside a script and ip -batch, in a throw-away namespace (as root)
+bench: build ## the figures, beside a script, ip -batch and bare netlink; also as build/bench.json (as root)
 	@scripts/need.sh bench
-	$(GO) run ./scripts/bench -rsagent build/rsagent
+	@RSAGENT_BIN=$(CURDIR)/build/rsagent $(GO) test -tags bench -count=1 -timeout 30m ./scripts/bench -v -json $(CURDIR)/build/bench.json
 
 lint: ## gofmt, go vet, staticcheck, shellcheck, go mod tidy, govulncheck
 	@scripts/lint.sh

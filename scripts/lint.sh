@@ -11,7 +11,7 @@ bad() { echo "lint: $1"; failed=1; }
 
 unformatted=$(gofmt -l .)
 [ -z "$unformatted" ] || bad "gofmt would change: $unformatted"
-go vet ./... || bad "go vet"
+go vet ./... && go vet -tags bench ./scripts/bench || bad "go vet"
 go run "$staticcheck" ./... || bad "staticcheck"
 go mod tidy -diff || bad "go mod tidy would change go.mod or go.sum"
 if command -v shellcheck >/dev/null; then
