@@ -101,7 +101,7 @@ func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
 		r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return f.Code == "vip-on-nic" })
 	}
 	r.Findings = slices.Concat(opening(j, r.Host, r.Pending, stale), own, r.Findings)
-	return r, r.refusal(r.news()...)
+	return r, r.refusal(r.news)
 }
 
 // view is what the last look says.
@@ -118,12 +118,11 @@ type run struct {
 	agent   *Agent
 	store   *store
 	journal *Journal
-	before  Journal             // as it was before the edit
-	allowed int                 // stages that may run, as bits
-	found   map[netip.Addr]bool // VIPs that were on the host before, in whatever form
-	placed  map[netip.Addr]bool // those that were as they are to be
-	ran     [PutBack + 1]int    // how often each stage ran
-	unsaved bool                // the journal could not be written: nothing more may be changed
+	before  Journal          // as it was before the edit
+	allowed int              // stages that may run, as bits
+	first   *Host            // as it was found
+	ran     [PutBack + 1]int // how often each stage ran
+	unsaved bool             // the journal could not be written: nothing more may be changed
 	err     error
 }
 
@@ -153,7 +152,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	if err := r.look(); err != nil {
 		return r.Result, err
 	}
-	r.found, r.placed = onHost(j.VIPs, r.Host), inPlace(j.VIPs, r.Host)
+	r.first = r.Host
 	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
 	said := append(opening(j, r.Host, r.Pending, stale), own...)
 	if len(own) > 0 {
@@ -190,7 +189,7 @@ func (r *run) look() error {
 // step does the first stage that has work. It returns false when nothing is left that may be done.
 func (r *run) step(ctx context.Context) bool {
 	if r.err == nil {
-		if err := r.refusal(r.news()...); err != nil {
+		if err := r.refusal(r.news); err != nil {
 			r.refuse(err)
 			return true
 		}
@@ -288,10 +287,12 @@ func (r *run) fail(err error) {
 	r.allowed &^= additions
 	j := r.journal
 	var gone []netip.Addr
-	for _, v := range j.VIPs.without(r.Before) {
-		if !r.found[v.Addr] {
+	added := j.VIPs.without(r.Before)
+	found, placed := onHost(added, r.first), inPlace(added, r.first)
+	for i, v := range added {
+		if !found[i] {
 			gone = append(gone, v.Addr)
-		} else if !r.placed[v.Addr] {
+		} else if !placed[i] {
 			j.Undo = append(j.Undo, Copy{v.Addr, v.On()})
 		}
 	}
@@ -334,13 +335,16 @@ func (r *Result) Unserved(vips ...VIP) error {
 	if len(vips) == 0 {
 		vips = r.VIPs
 	}
-	return r.refusal(vips...)
+	return r.refusal(func() Set { return vips })
 }
 
-func (r *Result) refusal(vips ...VIP) error {
-	return refused(slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool {
-		return !slices.ContainsFunc(vips, f.concerns)
-	}))
+// refusal asks for the VIPs only where something is to be refused.
+func (r *Result) refusal(vips func() Set) error {
+	if !incomplete(r.Findings) {
+		return nil
+	}
+	set := vips()
+	return refused(slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool { return !slices.ContainsFunc(set, f.concerns) }))
 }
 
 // refused makes an error of findings: one line, however many.

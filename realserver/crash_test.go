@@ -327,7 +327,7 @@ func (b *bench) fault(host base, before []Edit, verb Edit, at int) (failed bool,
 	if len(b.leaks) > 0 {
 		return true, fmt.Errorf("leak: %v", b.leaks)
 	}
-	if host.hand > 0 && len(before) == 0 && !onHost(Set{vipA}, &b.host)[vipA.Addr] {
+	if host.hand > 0 && len(before) == 0 && !onHost(Set{vipA}, &b.host)[0] {
 		return true, fmt.Errorf("%s failed: the VIP that was found is gone", victim)
 	}
 	if len(r.VIPs) == len(verb(r.Before)) && len(r.VIPs) > len(r.Before) {

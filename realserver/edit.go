@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -130,11 +131,20 @@ func sorted(m map[netip.Addr]VIP) Set {
 
 // get is the VIP with this address, nil where the set has none.
 func (s Set) get(a netip.Addr) *VIP {
-	i, ok := slices.BinarySearchFunc(s, a, func(v VIP, a netip.Addr) int { return v.Addr.Compare(a) })
-	if !ok {
-		return nil
+	if i := s.find(a); i >= 0 {
+		return &s[i]
 	}
-	return &s[i]
+	return nil
+}
+
+// find is the index of the VIP with this address, -1 where the set has none. It is asked for each address of the host:
+// the search of package slices would copy a VIP at each step.
+func (s Set) find(a netip.Addr) int {
+	i := sort.Search(len(s), func(i int) bool { return s[i].Addr.Compare(a) >= 0 })
+	if i < len(s) && s[i].Addr == a {
+		return i
+	}
+	return -1
 }
 
 func (s Set) has(a netip.Addr) bool { return s.get(a) != nil }

@@ -11,23 +11,23 @@ import (
 	"rsagent/sysctl"
 )
 
-// inPlace is which VIPs of a set are where they are to sit, as they are to be.
-func inPlace(s Set, h *Host) map[netip.Addr]bool {
-	bound := make(map[netip.Addr]bool, len(s))
+// inPlace is which VIPs of a set, by index, are where they are to sit, as they are to be.
+func inPlace(s Set, h *Host) []bool {
+	bound := make([]bool, len(s))
 	for _, a := range h.Addrs {
-		if v := s.get(a.Prefix.Addr()); v != nil && a.Addr == v.addr() {
-			bound[v.Addr] = true
+		if i := s.find(a.Prefix.Addr()); i >= 0 && a.Addr == s[i].addr() {
+			bound[i] = true
 		}
 	}
 	return bound
 }
 
-// onHost is which VIPs of a set are on an interface that may hold one.
-func onHost(s Set, h *Host) map[netip.Addr]bool {
-	holders, found := h.holders(), map[netip.Addr]bool{}
+// onHost is which VIPs of a set, by index, are on an interface that may hold one.
+func onHost(s Set, h *Host) []bool {
+	holders, found := h.holders(), make([]bool, len(s))
 	for _, a := range h.Addrs {
-		if holders[a.Device] && s.has(a.Prefix.Addr()) {
-			found[a.Prefix.Addr()] = true
+		if i := s.find(a.Prefix.Addr()); i >= 0 && holders[a.Device] {
+			found[i] = true
 		}
 	}
 	return found
@@ -99,8 +99,8 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	}
 	if len(j.Leaving) > 0 && h.Forwards {
 		leaving := onHost(fromAddrs(j.Leaving), h)
-		for _, a := range j.Leaving {
-			if leaving[a] && !slices.Contains(j.Blackholes, a) {
+		for i, a := range j.Leaving {
+			if leaving[i] && !slices.Contains(j.Blackholes, a) {
 				finds = append(finds, Finding{Level: Warning, Code: "forwards", Subject: a.String(),
 					Message: "this host forwards: packets that the director still sends for " + a.String() + " go back to it, round and round",
 					Cure:    "take this real server out of the director's table first, or: rsagent stop --blackhole"})
@@ -109,8 +109,8 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	}
 	if leaks(j, h, p) {
 		bound := onHost(j.VIPs, h)
-		for _, v := range j.VIPs {
-			if bound[v.Addr] && v.Addr.Is4() {
+		for i, v := range j.VIPs {
+			if bound[i] && v.Addr.Is4() {
 				finds = append(finds, Finding{Level: Warning, Code: "was-answering", Subject: v.Addr.String(),
 					Message: fmt.Sprintf("VIP %s was bound while this host answered ARP for it: neighbours may have cached its MAC address", v.Addr),
 					Cure:    "on the director: arping -U -I NIC " + v.Addr.String()})

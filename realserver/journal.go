@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -222,6 +223,27 @@ func parseJournal(b []byte) (*Journal, error) {
 		}
 	}
 	return j, nil
+}
+
+// snapshot is a copy that later changes of j leave alone. The managed set is never changed in place.
+func (j *Journal) snapshot() *Journal {
+	c := *j
+	c.Leaving, c.Undo, c.Blackholes = slices.Clone(j.Leaving), slices.Clone(j.Undo), slices.Clone(j.Blackholes)
+	c.Changed = slices.Clone(j.Changed)
+	for i, e := range c.Changed {
+		c.Changed[i].Wrote = slices.Clone(e.Wrote)
+	}
+	return &c
+}
+
+// same says that a snapshot, nil is none, is of j as it is now. It may say no where nothing has changed.
+func (c *Journal) same(j *Journal) bool {
+	if c == nil || len(c.VIPs) != len(j.VIPs) || len(c.VIPs) > 0 && &c.VIPs[0] != &j.VIPs[0] {
+		return false
+	}
+	a, b := *c, *j
+	a.VIPs, b.VIPs = nil, nil
+	return reflect.DeepEqual(a, b)
 }
 
 // edit moves the journal to the set the verb wants. What it drops is leaving, and so are the VIPs

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 func full() *Journal {
 	return &Journal{Version: 1, Boot: "b", VIPs: Set{vipAeth, with(vipB, func(v *VIP) { v.Origin = Config | Flag; v.Tunnel = "ipip" }), vipC},
 		Leaving: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Blackholes: []netip.Addr{netip.MustParseAddr("192.0.2.8")},
+		Undo: []Copy{{netip.MustParseAddr("192.0.2.7"), "lo"}},
 		Changed: []Entry{
 			{sysctl.Key{Iface: "all", Knob: "arp_ignore"}, 0, "0", []string{"1"}},
 			{sysctl.Key{Iface: "eth0.100", Knob: "rp_filter"}, 7, "1", []string{"2", "0"}},
@@ -172,5 +174,34 @@ func TestSave(t *testing.T) {
 	must(t, s.save(&Journal{Version: 1, Boot: "b"}))
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("an empty journal leaves %v", left)
+	}
+}
+
+// TestSnapshot: a journal is the same as its snapshot until anything in it changes, and no change reaches the snapshot.
+func TestSnapshot(t *testing.T) {
+	j := full()
+	if s := j.snapshot(); !s.same(j) {
+		t.Error("a snapshot is not the same as what it was made of")
+	}
+	for i := range reflect.TypeOf(*j).NumField() {
+		j := full()
+		s, name := j.snapshot(), reflect.TypeOf(*j).Field(i).Name
+		f := reflect.ValueOf(j).Elem().Field(i)
+		if f.IsZero() {
+			t.Errorf("%s: this test has no value for it", name)
+			continue
+		}
+		if f.Kind() == reflect.Slice && name != "VIPs" && f.Pointer() == reflect.ValueOf(s).Elem().Field(i).Pointer() {
+			t.Errorf("%s: a change in place reaches the snapshot", name)
+		}
+		f.SetZero()
+		if s.same(j) {
+			t.Errorf("%s: a change is not seen", name)
+		}
+	}
+	s := j.snapshot()
+	j.Changed[0].Wrote[0] = "2"
+	if s.same(j) {
+		t.Error("a change of an entry is not seen")
 	}
 }

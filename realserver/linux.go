@@ -56,7 +56,7 @@ func (l linux) look(also Also) (*Host, error) {
 	for _, i := range links {
 		names[i.Index] = i.Name
 	}
-	if h.Addrs, err = loopback.Observe(l.netlink, names); err != nil {
+	if h.Addrs, err = loopback.Observe(l.socket, names); err != nil {
 		return nil, err
 	}
 	if h.Source, h.Gateway, err = loopback.DefaultRoute(l.netlink); err != nil {

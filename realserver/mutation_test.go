@@ -46,12 +46,12 @@ var mutations = []struct {
 	{"a wide VIP takes its neighbours along", "plan.go", []string{
 		"if a.Secondary || a.Prefix.Addr().Is6() ||", "if true ||"}},
 	{"a copy goes before the VIP is there", "plan.go", []string{
-		"c.copy, c.later = bound[ip], !bound[ip]", "c.copy, c.later = true, false"}},
-	{"a failed start takes what it found", "converge.go", []string{"if !r.found[v.Addr] {", "if true {"}},
+		"c.copy, c.later = bound[i], !bound[i]", "c.copy, c.later = true, false"}},
+	{"a failed start takes what it found", "converge.go", []string{"if !found[i] {", "if true {"}},
 	{"the nftables guard is not journalled", "rules.go", []string{"if !known && h.value(it)", "if false && !known && h.value(it)"}},
 	{"an altered nftables guard is left behind", "journal.go", []string{` || isTable(e.Item) && now != ""`, ""}},
 	{"the nftables guard goes when others' settings come", "policy.go", []string{"	p.nftGuard()\n", ""}},
-	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !r.placed[v.Addr] {", "} else if false {"}},
+	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !placed[i] {", "} else if false {"}},
 }
 
 func TestMutations(t *testing.T) {

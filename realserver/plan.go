@@ -177,11 +177,11 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 		undo[c.addr()] = twice(h, c.Addr, holders)
 	}
 	bound := inPlace(j.VIPs, h)
-	p = make([]Change, 0, len(j.VIPs)-len(bound)+len(j.Leaving))
+	p = make([]Change, 0, len(j.VIPs)+len(j.Leaving))
 	var copies []Change
 	for _, a := range h.Addrs {
 		ip := a.Prefix.Addr()
-		v := j.VIPs.get(ip)
+		i, v := j.VIPs.find(ip), j.VIPs.get(ip)
 		switch {
 		case v == nil && undo[a.Addr]:
 			p = append(p, removal(h, a, Withdraw, "start failed, and found the VIP here in another form")...)
@@ -206,13 +206,13 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 				why = "it makes the whole subnet local to this host"
 			}
 			for _, c := range removal(h, a, Bind, why) {
-				c.copy, c.later = bound[ip], !bound[ip]
+				c.copy, c.later = bound[i], !bound[i]
 				copies = append(copies, c)
 			}
 		}
 	}
-	for _, v := range j.VIPs {
-		if !bound[v.Addr] && !unserved(finds, v) {
+	for i, v := range j.VIPs {
+		if !bound[i] && !unserved(finds, v) {
 			p = append(p, Change{Stage: Bind, Item: v.addr(), To: v.scope(), Why: "the VIP", device: v.On()})
 		}
 	}

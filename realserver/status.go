@@ -78,7 +78,8 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 		return nil, err
 	}
 	if len(given) == 0 {
-		return r.status(r.States(), r.State(), r.Pending), nil
+		vips, state := r.States()
+		return r.status(vips, state, r.Pending), nil
 	}
 	asIf, managed, leaving, strangers := r, r.VIPs.index(), r.Host.strangers(r.Leaving), r.Host.strangers(given)
 	maps.DeleteFunc(strangers, func(a netip.Addr, _ VIP) bool { return r.VIPs.has(a) || leaving[a].Addr == a })
@@ -92,12 +93,12 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 		out   = make([]VIPState, 0, len(given))
 		now   = driftOf(r.Pending, r.Findings)
 		then  = driftOf(asIf.Pending, asIf.Findings)
-		bound = onHost(r.VIPs, r.Host)
+		bound = onHost(r.VIPs, r.Host) // by index
 	)
 	for _, addr := range given {
 		s := VIPState{New(addr), Down}
 		if v, ok := managed[addr]; ok {
-			s = VIPState{v, now.judge(v, true, bound[addr])}
+			s = VIPState{v, now.judge(v, true, bound[r.VIPs.find(addr)])}
 		} else if v, ok := leaving[addr]; ok {
 			s = VIPState{v, Drifted}
 		} else if v, ok := strangers[addr]; ok {
@@ -128,31 +129,25 @@ func (r *Result) status(vips []VIPState, s State, drift []Change) *Status {
 	return &Status{State: s, VIPs: vips, Guards: r.Host.silence(r.VIPs), Tunnels: r.Host.arrivals(r.VIPs), Drift: drift, Findings: r.Findings}
 }
 
-// States tells how each VIP of the set fares, and each that has yet to leave.
-func (r *Result) States() []VIPState {
-	before, bound, d := r.Before.index(), onHost(r.VIPs, r.Host), driftOf(r.Pending, r.Findings)
+// States tells how each VIP of the set fares, and each that has yet to leave; and how the set fares as a
+// whole. It has drifted too while work of a verb that was killed is left.
+func (r *Result) States() ([]VIPState, State) {
+	bound, d := onHost(r.VIPs, r.Host), driftOf(r.Pending, r.Findings)
 	out := make([]VIPState, 0, len(r.VIPs))
-	for _, v := range r.VIPs {
-		_, managed := before[v.Addr]
-		out = append(out, VIPState{v, d.judge(v, managed, bound[v.Addr])})
+	for i, v := range r.VIPs {
+		out = append(out, VIPState{v, d.judge(v, r.Before.has(v.Addr), bound[i])})
 	}
 	for _, v := range sorted(r.Host.strangers(r.Leaving)) {
 		out = append(out, VIPState{v, Drifted})
 	}
-	return out
-}
-
-// State is how the set fares as a whole. It has drifted too while work of a verb that was killed is
-// left.
-func (r *Result) State() State {
-	if r.Blind {
-		return Unknown
+	s := together(out)
+	switch {
+	case r.Blind:
+		s = Unknown
+	case len(r.Pending) > 0 && (s == Up || len(r.VIPs) == 0):
+		s = Drifted
 	}
-	s := together(r.States())
-	if len(r.Pending) > 0 && (s == Up || len(r.VIPs) == 0) {
-		return Drifted
-	}
-	return s
+	return out, s
 }
 
 // together is the state of several VIPs: where they differ, drifted.
@@ -216,6 +211,9 @@ func (d drift) judge(v VIP, managed, bound bool) State {
 // started there. A copy of its own is preferred to one with a subnet.
 func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
 	asked, kinds, out := map[netip.Addr]bool{}, map[string]string{}, map[netip.Addr]VIP{}
+	if len(addrs) == 0 {
+		return out
+	}
 	for _, a := range addrs {
 		asked[a] = true
 	}

@@ -36,7 +36,8 @@ func (e *JournalError) Unwrap() error { return e.Err }
 // A store is the journal's file, and what is in it.
 type store struct {
 	path  string
-	disk  []byte // nil where there is no file
+	disk  []byte   // nil where there is no file
+	saved *Journal // what disk was made of; nil where it was read
 	boot  string
 	moved func() // told of each step of a write; tests make it a place to be killed at
 
@@ -127,22 +128,25 @@ func (s *store) save(j *Journal) error {
 		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove journal: %w", err)
 		}
-		s.disk = nil
+		s.disk, s.saved = nil, nil
+		return nil
+	}
+	if s.saved.same(j) {
 		return nil
 	}
 	b, err := json.Marshal(j)
 	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
-	if b = append(b, '\n'); bytes.Equal(b, s.disk) {
-		return nil
+	if b = append(b, '\n'); !bytes.Equal(b, s.disk) {
+		s.moved()
+		if err := s.replace(s.path, b); err != nil {
+			return fmt.Errorf("write journal: %w", err)
+		}
+		s.moved()
+		s.disk = b
 	}
-	s.moved()
-	if err := s.replace(s.path, b); err != nil {
-		return fmt.Errorf("write journal: %w", err)
-	}
-	s.moved()
-	s.disk = b
+	s.saved = j.snapshot()
 	return nil
 }
 

@@ -41,7 +41,7 @@ type change struct {
 	Why     string `json:"why"`
 	Outcome string `json:"outcome"` // done, failed, would
 
-	command string
+	of realserver.Change
 }
 
 type failure struct {
@@ -100,7 +100,7 @@ func (r *report) changes(list []realserver.Change, would bool) {
 			x.Outcome = "would"
 		}
 		if x.Outcome != "skipped" {
-			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, x.Command()})
+			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, x})
 		}
 	}
 }

@@ -172,13 +172,14 @@ func (p *page) status(r *report, some bool) {
 
 // commands shows what a verb would do as a script: findings are comments in it.
 func (c *call) commands(w io.Writer, r *report) {
-	width := 0
-	for _, x := range r.Changes {
-		width = max(width, len(clean(x.command)))
+	width, lines := 0, make([]string, len(r.Changes))
+	for i, x := range r.Changes {
+		lines[i] = clean(x.of.Command())
+		width = max(width, len(lines[i]))
 	}
 	var b bytes.Buffer
-	for _, x := range r.Changes {
-		fmt.Fprintf(&b, "%-*s  # %s\n", width, clean(x.command), clean(x.Why))
+	for i, x := range r.Changes {
+		fmt.Fprintf(&b, "%-*s  # %s\n", width, lines[i], clean(x.Why))
 	}
 	for _, f := range r.Findings {
 		fmt.Fprintf(&b, "# %s: %s\n", f.Level, clean(f.Message))

@@ -180,7 +180,8 @@ func (c *call) carryOut(edit realserver.Edit, given []netip.Addr) (*outcome, err
 	if r == nil || r.Host == nil {
 		return nil, err
 	}
-	return &outcome{r, r.State(), r.States()}, err
+	vips, state := r.States()
+	return &outcome{r, state, vips}, err
 }
 
 // foretell is what a verb would do. The states are those of now.
@@ -200,7 +201,8 @@ func foretell(agent *realserver.Agent, edit realserver.Edit, given []netip.Addr)
 	for _, v := range now.VIPs {
 		states[v.Addr] = v.State
 	}
-	out := &outcome{r, now.State, r.States()}
+	vips, _ := r.States()
+	out := &outcome{r, now.State, vips}
 	for i, v := range out.vips {
 		if s, ok := states[v.Addr]; ok {
 			out.vips[i].State = s
