@@ -140,19 +140,26 @@ func scopeName(n int) string {
 // 7526), so that a lookup of it finds the default route. Nothing is sent to it.
 var far = net.IPv4(192, 88, 99, 1)
 
-// DefaultRoute is what the kernel picks as source for the default route, the address that this host
-// is known by, and the gateway it goes to. Each is the zero Addr where there is none.
-func DefaultRoute(h *netlink.Handle) (source, gateway netip.Addr, err error) {
+// A Route is the default route: what the kernel picks as source for it, the address that this host is
+// known by; the gateway it goes to; and the ifindex it goes by. Each is zero where there is none.
+type Route struct {
+	Source, Gateway netip.Addr
+	Index           int
+}
+
+// DefaultRoute looks IPv4's up.
+func DefaultRoute(h *netlink.Handle) (r Route, err error) {
 	routes, err := h.RouteGet(far)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
-		return source, gateway, nil // none, or a route of type unreachable, prohibit or blackhole
+		return r, nil // none, or a route of type unreachable, prohibit or blackhole
 	}
 	if err != nil {
-		return source, gateway, fmt.Errorf("look up the default route: %w", err)
+		return r, fmt.Errorf("look up the default route: %w", err)
 	}
 	if len(routes) > 0 {
-		source, _ = netip.AddrFromSlice(routes[0].Src.To4())
-		gateway, _ = netip.AddrFromSlice(routes[0].Gw.To4())
+		r.Source, _ = netip.AddrFromSlice(routes[0].Src.To4())
+		r.Gateway, _ = netip.AddrFromSlice(routes[0].Gw.To4())
+		r.Index = routes[0].LinkIndex
 	}
-	return source, gateway, nil
+	return r, nil
 }

@@ -191,23 +191,27 @@ func TestPeer(t *testing.T) {
 
 func TestDefaultRoute(t *testing.T) {
 	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
-		if a, _, err := DefaultRoute(h); err != nil || a.IsValid() {
-			t.Errorf("without a route: %v, %v", a, err)
+		if r, err := DefaultRoute(h); err != nil || r != (Route{}) {
+			t.Errorf("without a route: %+v, %v", r, err)
 		}
 		peer := testnet.NewHost(t, "peer")
 		testnet.Wire(t, host, "eth0", "192.0.2.11/24", peer, "eth0", "192.0.2.1/24")
 		host.Run(t, "ip", "addr", "add", "192.0.2.12/24", "dev", "eth0")
 		host.Run(t, "ip", "route", "add", "default", "via", "192.0.2.1")
-		if a, gw, err := DefaultRoute(h); err != nil || a.String() != "192.0.2.11" || gw.String() != "192.0.2.1" {
-			t.Errorf("with a default route: %v, %v, %v", a, gw, err)
+		eth0, err := h.LinkByName("eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := DefaultRoute(h); err != nil || r.Source.String() != "192.0.2.11" || r.Gateway.String() != "192.0.2.1" || r.Index != eth0.Attrs().Index {
+			t.Errorf("with a default route: %+v, %v", r, err)
 		}
 		host.Run(t, "ip", "route", "replace", "default", "via", "192.0.2.1", "src", "192.0.2.12")
-		if a, _, err := DefaultRoute(h); err != nil || a.String() != "192.0.2.12" {
-			t.Errorf("with a source of its own: %v, %v", a, err)
+		if r, err := DefaultRoute(h); err != nil || r.Source.String() != "192.0.2.12" {
+			t.Errorf("with a source of its own: %+v, %v", r, err)
 		}
 		host.Run(t, "ip", "route", "replace", "blackhole", "default")
-		if a, _, err := DefaultRoute(h); err != nil || a.IsValid() {
-			t.Errorf("with a blackhole: %v, %v", a, err)
+		if r, err := DefaultRoute(h); err != nil || r != (Route{}) {
+			t.Errorf("with a blackhole: %+v, %v", r, err)
 		}
 	})
 }

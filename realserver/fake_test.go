@@ -90,7 +90,7 @@ func (f *fake) apply(c Change) {
 		f.host.Conf[it], _ = strconv.Atoi(c.To)
 	case loopback.Blackhole:
 		f.host.Dropped[it.VIP] = c.To != ""
-	case arp.GuardTable:
+	case arp.GuardTable, tunnel.RulesTable:
 		f.host.Tables[it] = c.To
 	case tunnel.Module:
 		f.host.Modules[it.Name] = true
@@ -236,6 +236,7 @@ var (
 	vipAeth = with(vipA, func(v *VIP) { v.Guard, v.Interfaces = GuardInterface, []string{"eth0"} })
 	vipAnft = with(vipA, func(v *VIP) { v.Guard = GuardNFT })
 	vipBnft = with(vipB, func(v *VIP) { v.Guard = GuardNFT })
+	vipBrul = with(vipB, func(v *VIP) { v.MSS, v.Directors = "1400", []string{"198.51.100.2"} })
 	vipAtun = with(vipA, func(v *VIP) { v.Mode = TUN })
 	vipB    = with(New(netip.MustParseAddr("192.0.2.2")), func(v *VIP) { v.Mode, v.Origin = TUN, Config })
 	vipBlo  = with(vipB, func(v *VIP) { v.Device = "lo" })

@@ -128,7 +128,7 @@ func leaks(j *Journal, h *Host, p []Change) bool {
 		rules[r.Knob] = r
 	}
 	return slices.ContainsFunc(p, func(c Change) bool {
-		if isTable(c.Item) && c.Stage == Guard {
+		if c.Item == (arp.GuardTable{}) && c.Stage == Guard {
 			return h.unhushed(j.VIPs)
 		}
 		key, ok := c.Item.(sysctl.Key)

@@ -21,6 +21,7 @@ type Host struct {
 	Addrs    []loopback.Held
 	Source   netip.Addr             // what the kernel picks as source for the default route
 	Gateway  netip.Addr             // where the default route goes
+	Uplink   int                    // ifindex by which it goes; 0 is none
 	Forwards bool                   // ip_forward: packets that are not for this host are passed on
 	Modules  map[string]bool        // which modules of tunnel.Kinds are there
 	Received map[string]uint64      // packets that came out of each tunnel device
@@ -45,7 +46,7 @@ func (h *Host) value(it Item) string {
 		if h.Dropped[it.VIP] {
 			return "blackhole"
 		}
-	case arp.GuardTable:
+	case arp.GuardTable, tunnel.RulesTable:
 		return h.Tables[it]
 	case tunnel.Device:
 		if l := h.link(it.Name); l != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 // An Item is one thing in the kernel that rsagent changes: a sysctl.Key, a loopback.Addr or
-// Blackhole, an arp.GuardTable, a tunnel.Module, Device, Mode, Port or Link. Items are comparable; their values are strings, "" is
+// Blackhole, an arp.GuardTable, a tunnel.RulesTable,
+// Module, Device, Mode, Port or Link. Items are comparable; their values are strings, "" is
 // absent.
 type Item interface {
 	String() string

@@ -83,6 +83,8 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 		f.Kind, f.Name = "blackhole", it.VIP.String()
 	case arp.GuardTable:
 		f.Kind, f.Name = "table", "arp"
+	case tunnel.RulesTable:
+		f.Kind, f.Name = "table", "inet"
 	default:
 		return nil, fmt.Errorf("%s has no place in a journal", e.Item)
 	}
@@ -135,7 +137,12 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 		valid = func(value string) bool { return value == "" || value == "blackhole" }
 	case "table":
 		e.Item = arp.GuardTable{}
-		valid = func(value string) bool { return f.Name == "arp" && (value == "" || value == rules) }
+		if f.Name == "inet" {
+			e.Item = tunnel.RulesTable{}
+		}
+		valid = func(value string) bool {
+			return (f.Name == "arp" || f.Name == "inet") && (value == "" || value == rules)
+		}
 	default:
 		return fmt.Errorf("kind %q is none that rsagent changes", f.Kind)
 	}

@@ -59,9 +59,11 @@ func (l linux) look(also Also) (*Host, error) {
 	if h.Addrs, err = loopback.Observe(l.socket, names); err != nil {
 		return nil, err
 	}
-	if h.Source, h.Gateway, err = loopback.DefaultRoute(l.netlink); err != nil {
+	route, err := loopback.DefaultRoute(l.netlink)
+	if err != nil {
 		return nil, err
 	}
+	h.Source, h.Gateway, h.Uplink = route.Source, route.Gateway, route.Index
 	if h.Forwards, err = l.conf.Forwards(); err != nil {
 		return nil, err
 	}
@@ -155,7 +157,7 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 			return fmt.Errorf("%s: there is no such interface", it)
 		}
 		return tunnel.SetUp(l.netlink, link.Index, c.To == "up")
-	case arp.GuardTable:
+	case arp.GuardTable, tunnel.RulesTable:
 		err := setTable(it, c.To)
 		if errors.Is(err, nft.ErrUnsupported) {
 			err = fmt.Errorf("%w: %w", ErrUnsupported, err)

@@ -36,6 +36,7 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 	p.guards()
 	p.nftGuard()
 	p.devices()
+	p.tunnelRules()
 	return p.needs, p.finds
 }
 

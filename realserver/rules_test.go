@@ -3,9 +3,12 @@ package realserver
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"rsagent/arp"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
 )
 
 // TestShrinkIsPutBack: a VIP goes from nftables to settings while another stays. The rules are about both
@@ -45,5 +48,70 @@ FWM  00000001 rr
 	want := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.100"): true, netip.MustParseAddr("192.0.2.101"): true, netip.MustParseAddr("2001:db8::64"): true}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestTunnelRules: what nftables is to do for VIPs in TUN mode, on a host with eth0 of MTU 1500.
+func TestTunnelRules(t *testing.T) {
+	tun := func(addr string, change func(*VIP)) VIP {
+		return with(New(netip.MustParseAddr(addr)), func(v *VIP) { v.Mode, v.Origin = TUN, Flag; change(v) })
+	}
+	auto := func(v *VIP) { v.MSS = AutoMSS }
+	for _, c := range []struct {
+		name string
+		set  Set
+		mtu  int // of a second NIC, by which the default route goes; 0 is none
+		want string
+		says []string // codes of findings, beside what the bare host leads to
+	}{
+		{name: "nothing asked", set: Set{tun("192.0.2.1", func(*VIP) {})}},
+		{name: "ipip", set: Set{tun("192.0.2.1", auto)}, want: "mss 1440 192.0.2.1"},
+		{name: "gre", set: Set{tun("192.0.2.1", func(v *VIP) { auto(v); v.Tunnel = "gre" })}, want: "mss 1432 192.0.2.1"},
+		{name: "gue", set: Set{tun("192.0.2.1", func(v *VIP) { auto(v); v.Tunnel = "gue" })}, want: "mss 1420 192.0.2.1"},
+		{name: "6in6", set: Set{tun("2001:db8::1", auto)}, want: "mss 1400 2001:db8::1"},
+		{name: "6in4", set: Set{tun("2001:db8::1", func(v *VIP) { auto(v); v.Outer = "4" })}, want: "mss 1420 2001:db8::1"},
+		{name: "4in6", set: Set{tun("192.0.2.1", func(v *VIP) { auto(v); v.Outer = "6" })}, want: "mss 1420 192.0.2.1"},
+		{name: "6 in gue over 6", set: Set{tun("2001:db8::1", func(v *VIP) { auto(v); v.Tunnel = "gue" })}, want: "mss 1380 2001:db8::1"},
+		{name: "another uplink", set: Set{tun("192.0.2.1", auto)}, mtu: 9000, want: "mss 8940 192.0.2.1"},
+		{name: "a number", set: Set{tun("192.0.2.1", func(v *VIP) { v.MSS = "536" })}, want: "mss 536 192.0.2.1"},
+		{name: "a number that does not fit", set: Set{tun("192.0.2.1", func(v *VIP) { v.MSS = "1441" })}, want: "mss 1441 192.0.2.1", says: []string{"mss"}},
+		{name: "a number that just fits", set: Set{tun("192.0.2.1", func(v *VIP) { v.MSS = "1440" })}, want: "mss 1440 192.0.2.1"},
+		{name: "directors", set: Set{tun("192.0.2.1", func(v *VIP) { v.Directors = []string{"198.51.100.0/24"} }), tun("192.0.2.2", func(v *VIP) { v.Directors = []string{"192.0.2.9"} })},
+			want: "take ip:4 from 192.0.2.9 198.51.100.0/24"},
+		{name: "a director of one of two", set: Set{tun("192.0.2.1", func(v *VIP) { v.Directors = []string{"192.0.2.9"} }), tun("192.0.2.2", func(*VIP) {})}, says: []string{"director-open"}},
+		{name: "a director, and a VIP in DR", set: Set{vipA, tun("192.0.2.2", func(v *VIP) { v.Directors = []string{"192.0.2.9"} })}, want: "take ip:4 from 192.0.2.9"},
+		{name: "a director by gue", set: Set{tun("192.0.2.1", func(v *VIP) { v.Tunnel, v.GUEPort, v.Directors = "gue", 5555, []string{"192.0.2.9"} })},
+			want: "take ip:4 from 192.0.2.9 take ip:udp:5555 from 192.0.2.9"},
+		{name: "a director by gre", set: Set{tun("192.0.2.1", func(v *VIP) { v.Tunnel, v.Directors = "gre", []string{"192.0.2.9"} })}, want: "take ip:47 from 192.0.2.9"},
+		{name: "a director by IPv6", set: Set{tun("2001:db8::1", func(v *VIP) { v.Directors = []string{"2001:db8::9"} })}, want: "take ip6:4 from 2001:db8::9 take ip6:41 from 2001:db8::9"},
+		{name: "6in4 from a director", set: Set{tun("2001:db8::1", func(v *VIP) { v.Outer, v.Directors = "4", []string{"192.0.2.9"} })}, want: "take ip:41 from 192.0.2.9"},
+	} {
+		f := base{tun: tunUp}.kernel()
+		f.host.link("eth0").MTU = 1500
+		if c.mtu > 0 {
+			f.link(sysctl.Interface{Name: "eth1", Index: 7, ARP: true, MTU: c.mtu})
+			f.host.Uplink = 7
+		}
+		for _, v := range c.set {
+			if err := v.Check(); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		p, finds := plan(&Journal{VIPs: c.set}, &f.host)
+		got := ""
+		for _, change := range p {
+			if change.Item == (tunnel.RulesTable{}) && change.Stage == Guard {
+				got = change.To
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: the rules are %q, want %q", c.name, got, c.want)
+		}
+		for _, code := range []string{"mss", "director-open"} {
+			said := slices.ContainsFunc(finds, func(f Finding) bool { return f.Code == code })
+			if said != slices.Contains(c.says, code) {
+				t.Errorf("%s: finding %s is said: %t", c.name, code, said)
+			}
+		}
 	}
 }

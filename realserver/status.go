@@ -55,9 +55,11 @@ func (v VIP) arrival() string {
 type Arrival struct {
 	Device   string `json:"device"`
 	Tunnel   string `json:"tunnel"`
-	State    string `json:"state"`     // "up", "down" or "absent"
-	RPFilter int    `json:"rp_filter"` // in effect
-	Received uint64 `json:"received"`  // packets, since the device came
+	State    string `json:"state"`              // "up", "down" or "absent"
+	RPFilter int    `json:"rp_filter"`          // in effect
+	Received uint64 `json:"received"`           // packets, since the device came
+	MSS      int    `json:"mss,omitempty"`      // that SYN packets from its VIPs name at the most; 0 is unknown
+	Fits     int    `json:"mss_fits,omitempty"` // that passes the uplink in the director's wrapping; 0 is unknown
 }
 
 // A Status is what status tells.
@@ -280,10 +282,16 @@ func (h *Host) silence(s Set) []Silence {
 func (h *Host) arrivals(s Set) []Arrival {
 	out := []Arrival{}
 	for _, k := range tunnel.Devices() {
-		l, names := h.link(k.Device), []string{}
+		l, names, a := h.link(k.Device), []string{}, Arrival{Device: k.Device, State: "absent"}
 		for _, v := range s {
-			if name := v.arrival(); v.Mode == TUN && v.kind().Device == k.Device && !slices.Contains(names, name) {
+			if v.Mode != TUN || v.kind().Device != k.Device {
+				continue
+			}
+			if name := v.arrival(); !slices.Contains(names, name) {
 				names = append(names, name)
+			}
+			if n, fits := h.names(v), h.fits(v); a.Fits == 0 || n-fits > a.MSS-a.Fits {
+				a.MSS, a.Fits = n, fits
 			}
 		}
 		if len(names) == 0 && (l == nil || k.CSum) {
@@ -292,7 +300,7 @@ func (h *Host) arrivals(s Set) []Arrival {
 		if len(names) == 0 {
 			names = []string{k.Name}
 		}
-		a := Arrival{Device: k.Device, Tunnel: strings.Join(names, ", "), State: "absent"}
+		a.Tunnel = strings.Join(names, ", ")
 		if l != nil {
 			a.State = h.value(tunnel.Link{Name: k.Device})
 			a.RPFilter, a.Received = h.Conf.Effective(k.Device, sysctl.RPFilter), h.Received[k.Device]

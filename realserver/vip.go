@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -49,6 +50,8 @@ type VIP struct {
 	Interfaces    []string   `json:"interface,omitempty"` // of GuardInterface
 	IfIndexes     []int      `json:"ifindex,omitempty"`   // of Interfaces when the VIP came: they may be renamed
 	RPFilter      string     `json:"rp-filter,omitempty"` // TUN: "" and "loose", or "off"
+	MSS           string     `json:"mss,omitempty"`       // TUN: the largest segment size that SYN packets name, or "auto"
+	Directors     []string   `json:"director,omitempty"`  // TUN: who may send, see tunnel.ParsePrefix; none is anyone
 	AllowDirector bool       `json:"allow-director,omitempty"`
 	Origin        Origin     `json:"origin"`
 }
@@ -142,7 +145,8 @@ func (v VIP) checkTunnel(bad func(option, format string, args ...any) error, amo
 		for _, o := range []struct {
 			name  string
 			given bool
-		}{{"tunnel", v.Tunnel != ""}, {"outer", v.Outer != ""}, {"gue-port", v.GUEPort != 0}, {"csum", v.CSum}, {"rp-filter", v.RPFilter != ""}} {
+		}{{"tunnel", v.Tunnel != ""}, {"outer", v.Outer != ""}, {"gue-port", v.GUEPort != 0}, {"csum", v.CSum}, {"rp-filter", v.RPFilter != ""},
+			{"mss", v.MSS != ""}, {"director", len(v.Directors) > 0}} {
 			if o.given {
 				return bad(o.name, "goes with mode tun only")
 			}
@@ -166,10 +170,33 @@ func (v VIP) checkTunnel(bad func(option, format string, args ...any) error, amo
 	case v.CSum && v.Tunnel != "gre":
 		return bad("csum", "goes with tunnel gre only")
 	}
+	if _, ok := v.mss(); !ok && v.MSS != "" && v.MSS != AutoMSS {
+		return bad("mss", "%q is neither auto nor a number from %d to %d", v.MSS, tunnel.LeastMSS, tunnel.LargestMSS)
+	}
 	if _, ok := v.row(); !ok {
 		return bad("outer", "%s in IPv%d around IPv%d with these options is not taken", v.encapsulation(), v.outer(), version(v.Addr))
 	}
+	for _, s := range v.Directors {
+		p, err := tunnel.ParsePrefix(s)
+		switch a := p.Addr(); {
+		case err != nil:
+			return bad("director", "%q is neither an address nor a prefix: %v", s, err)
+		case a.Is4In6(), a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), p.Bits() == 0:
+			return bad("director", "%s is where no director is", s)
+		case version(a) != v.outer():
+			return bad("director", "%s is IPv%d, and the director's packets come by IPv%d", s, version(a), v.outer())
+		}
+	}
 	return nil
+}
+
+// AutoMSS has the segment size follow the uplink.
+const AutoMSS = "auto"
+
+// mss is the segment size asked for; ok is false where it is no number, or none that can be.
+func (v VIP) mss() (n int, ok bool) {
+	n, err := strconv.Atoi(v.MSS)
+	return n, err == nil && strconv.Itoa(n) == v.MSS && n >= tunnel.LeastMSS && n <= tunnel.LargestMSS
 }
 
 // ValidName says whether the kernel would take s for an interface's name (net/core/dev.c,

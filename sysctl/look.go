@@ -21,6 +21,7 @@ type Interface struct {
 	Port   string // kind of its master: "bridge", "bond", "team", "vrf"; "" is none
 	Args   string // of a tunnel: what `ip link add` would be told beside its kind, "" for one that takes packets from any to any
 	Mode   string // of an ip6tnl: "ip6ip6", "ipip6" or "any"
+	MTU    int    // bytes
 	Up     bool
 	IPv6   bool // takes IPv6 addresses: the kernel has IPv6, and disable_ipv6 is 0
 	ARP    bool // asks and answers ARP: neither loopback nor NOARP
@@ -112,6 +113,10 @@ func parse(m []byte) (i Interface, conf []byte) {
 		switch typ {
 		case unix.IFLA_IFNAME:
 			i.Name = text(v)
+		case unix.IFLA_MTU:
+			if len(v) >= 4 {
+				i.MTU = int(binary.NativeEndian.Uint32(v))
+			}
 		case unix.IFLA_MASTER:
 			if len(v) >= 4 {
 				i.Master = int(binary.NativeEndian.Uint32(v))

@@ -83,6 +83,25 @@ func parseIn(s string) (In, bool) {
 	return In{}, false
 }
 
+// In is by which ways packets come to a kind's device; port is that of a kind that has one. What its
+// device takes beside, plain, is among them: a way in that is left open closes none.
+func (k Kind) In(port uint16) (out []In) {
+	switch k.Link {
+	case "ipip":
+		out = append(out, In{k.Outer, unix.IPPROTO_IPIP, 0})
+	case "sit":
+		out = append(out, In{k.Outer, unix.IPPROTO_IPV6, 0})
+	case "ip6tnl":
+		out = append(out, In{k.Outer, unix.IPPROTO_IPIP, 0}, In{k.Outer, unix.IPPROTO_IPV6, 0})
+	case "gre", "ip6gre":
+		out = append(out, In{k.Outer, unix.IPPROTO_GRE, 0})
+	}
+	if k.UDP() {
+		out = append(out, In{k.Outer, unix.IPPROTO_UDP, port})
+	}
+	return out
+}
+
 // Overhead is what an encapsulation adds to a packet at the most, in bytes: GRE with its checksum, GUE
 // with remote checksum offload. outer is the IP version of the outer packet.
 func Overhead(encapsulation string, outer int) int {

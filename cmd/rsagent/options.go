@@ -47,6 +47,12 @@ var vipOptions = []vipOption{
 	{name: "rp-filter", usage: "mode tun: open the tunnel's reverse path filter, `HOW` loose or off (default: loose)",
 		set:   func(v *realserver.VIP, w []string) { v.RPFilter = w[0] },
 		under: []string{"mode"}, idle: isDR},
+	{name: "mss", usage: "mode tun: have SYN packets from the VIP name no larger segment size than `N`, or what auto finds to fit (default: left)",
+		set:   func(v *realserver.VIP, w []string) { v.MSS = w[0] },
+		under: []string{"mode"}, idle: isDR},
+	{name: "director", list: true, usage: "mode tun: take the director's packets from `ADDR` only, or a prefix; repeatable, or a comma list (default: anyone)",
+		set:   func(v *realserver.VIP, w []string) { v.Directors = slices.Sorted(slices.Values(w)) },
+		under: []string{"mode"}, idle: isDR},
 	{name: "allow-director", truth: true, usage: "take a VIP that is this host's own address",
 		set: func(v *realserver.VIP, w []string) { v.AllowDirector = w[0] == "true" }},
 }

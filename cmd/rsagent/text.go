@@ -158,7 +158,11 @@ func (p *page) status(r *report, some bool) {
 		}
 	}
 	for _, t := range r.Tunnels {
-		p.row("tunnel", t.Device, fmt.Sprintf("%s, rp_filter %d", t.Tunnel, t.RPFilter), fmt.Sprintf("%s, %s received", t.State, count(int(t.Received), "packet")))
+		segments := ""
+		if t.Fits > 0 {
+			segments = fmt.Sprintf("mss %d, %d fit", t.MSS, t.Fits)
+		}
+		p.row("tunnel", t.Device, fmt.Sprintf("%s, rp_filter %d", t.Tunnel, t.RPFilter), fmt.Sprintf("%s, %s received", t.State, count(int(t.Received), "packet")), segments)
 	}
 	p.tabs.Flush()
 	for _, x := range r.Changes {

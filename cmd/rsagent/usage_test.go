@@ -66,6 +66,19 @@ func TestMisuse(t *testing.T) {
 		{"start --vip 10.0.0.1 --mode dr", "RSAGENT_GUE_PORT=6080", ""},
 		{"start --vip 10.0.0.1 --mode dr", "RSAGENT_TUNNEL=gre", ""}, // meant for mode tun: left out
 		{"start --vip 10.0.0.1 --mode tun --rp-filter strict", "", `--rp-filter: "strict" is none of loose, off`},
+		{"start --vip 10.0.0.1 --mss 1400", "", "--mss: goes with mode tun only"},
+		{"start --vip 10.0.0.1 --mode tun --mss 535", "", `--mss: "535" is neither auto nor a number from 536 to 65495`},
+		{"start --vip 10.0.0.1 --mode tun --mss 65496", "", `--mss: "65496" is neither auto nor a number from 536 to 65495`},
+		{"start --vip 10.0.0.1 --mode tun --mss 01400", "", `--mss: "01400" is neither auto nor a number from 536 to 65495`},
+		{"start --vip 10.0.0.1 --mode tun --mss automatic", "", `--mss: "automatic" is neither auto nor a number from 536 to 65495`},
+		{"start --vip 10.0.0.1 --mode dr", "RSAGENT_MSS=auto RSAGENT_DIRECTOR=10.0.0.2", ""}, // meant for mode tun: left out
+		{"start --vip 10.0.0.1 --director 10.0.0.2", "", "--director: goes with mode tun only"},
+		{"start --vip 10.0.0.1 --mode tun --director lvs1", "", `--director: "lvs1" is neither an address nor a prefix: ParseAddr("lvs1"): unable to parse IP`},
+		{"start --vip 10.0.0.1 --mode tun --director 10.0.0.2/24", "", `--director: "10.0.0.2/24" is neither an address nor a prefix: 10.0.0.2/24 has bits set behind its length; the network is 10.0.0.0/24`},
+		{"start --vip 10.0.0.1 --mode tun --director 10.0.0.2,2001:db8::2", "", "--director: 2001:db8::2 is IPv6, and the director's packets come by IPv4"},
+		{"start --vip 10.0.0.1 --mode tun --director 0.0.0.0/0", "", "--director: 0.0.0.0/0 is where no director is"},
+		{"start --vip 10.0.0.1 --mode tun --director ::ffff:10.0.0.2", "", "--director: ::ffff:10.0.0.2 is where no director is"},
+		{"start --vip 10.0.0.1 --mode tun --director 10.0.0.2,", "", "--director: is empty"},
 		{"start --vip 10.0.0.1 --allow-director=perhaps", "", `--allow-director: "perhaps" is neither true nor false`},
 		{"start --vip 10.0.0.1", "RSAGENT_ALLOW_DIRECTOR=perhaps", `RSAGENT_ALLOW_DIRECTOR: "perhaps" is neither true nor false`},
 
