@@ -14,15 +14,19 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 umask 022
 me=${0##*/}
 
+say() { # as it is: echo may take what stands in a variable for an escape
+	printf '%s\n' "$*"
+}
+
 fail() { # CODE WORD…
 	code=$1
 	shift
-	echo "$me: $*" >&2
+	say "$me: $*" >&2
 	exit "$code"
 }
 
 usage() {
-	echo "Usage: $me {start|stop|restart|reload|status} [VIP [dr|tun]]" >&2
+	say "Usage: $me {start|stop|restart|reload|status} [VIP [dr|tun]]" >&2
 	exit 2
 }
 
@@ -62,7 +66,7 @@ config() {
   - '$vip'"
 	done
 	[ "$text" != vips: ] || return 1
-	if ! { mkdir -p "$state" && echo "$text" >"$list.$$" && mv -f "$list.$$" "$list"; }; then
+	if ! { mkdir -p "$state" && say "$text" >"$list.$$" && mv -f "$list.$$" "$list"; }; then
 		rm -f "$list.$$"
 		fail 4 "cannot write $list, the config that is made of $whose (run as root)"
 	fi
@@ -82,7 +86,7 @@ stop() {
 		rsagent stop --config "$list"
 		code=$?
 		[ $code = 2 ] || exit $code
-		echo "$me: $list is made of $whose" >&2
+		say "$me: $list is made of $whose" >&2
 	fi
 	exec rsagent stop --config /dev/null
 }
@@ -105,7 +109,7 @@ case "${1-} ${2:+vip}" in
 "config ")
 	config || exit 0
 	judged status >/dev/null
-	echo "RSAGENT_CONFIG=$list" >"$state/environment"
+	say "RSAGENT_CONFIG=$list" >"$state/environment"
 	exit
 	;;
 *) usage ;;
