@@ -248,6 +248,9 @@ func (b *bench) bound(host base, want Set) error {
 	set := want.index()
 	have := map[netip.Addr]int{}
 	for _, a := range b.host.Addrs {
+		if b.host.compat(a) {
+			return fmt.Errorf("%s is there, and would be the source of packets to anywhere", a.Addr)
+		}
 		if !isVIP(a.Prefix.Addr()) {
 			continue
 		}
