@@ -17,6 +17,9 @@ import (
 // ErrRefused says that the host is set up such that a VIP must not be, or cannot be, served by it.
 var ErrRefused = errors.New("refused")
 
+// ErrMisuse says that an option makes no sense on this host, and wraps ErrRefused. Nothing was touched.
+var ErrMisuse = fmt.Errorf("bad option: %w", ErrRefused)
+
 // ErrUnsupported says that the kernel lacks what a VIP's mode needs.
 var ErrUnsupported = tunnel.ErrUnsupported
 
@@ -36,6 +39,7 @@ type Kernel struct {
 // Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.
 type Also struct {
 	Tables bool // rsagent's nftables tables, and whether this host is a director itself
+	Proxy  bool // IPv6 addresses for which this host is an NDP proxy
 	Routes bool // blackhole routes: a router has many routes
 	Ports  bool // UDP ports, open for GUE or in use
 }
@@ -356,5 +360,9 @@ func refused(finds []Finding) error {
 	if len(words) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrRefused, strings.Join(slices.Compact(words), "; "))
+	kind := ErrRefused
+	if !slices.ContainsFunc(finds, func(f Finding) bool { return f.Code != noARP }) {
+		kind = ErrMisuse
+	}
+	return fmt.Errorf("%w: %s", kind, strings.Join(slices.Compact(words), "; "))
 }

@@ -28,6 +28,7 @@ type Host struct {
 	Dropped  map[netip.Addr]bool    // addresses with a blackhole route; nil where they were not asked for
 	Tables   map[Item]string        // values of rsagent's nftables tables; nil where they were not asked for
 	Directs  map[netip.Addr]bool    // addresses in this host's own IPVS table; nil where they were not asked for
+	Proxied  map[netip.Addr]string  // IPv6 addresses for which it is an NDP proxy, and on which interface; nil where they were not asked for
 	Ports    map[tunnel.Port]string // UDP ports that are open or in use; nil where they were not asked for
 }
 
@@ -145,6 +146,19 @@ func (h *Host) byIndex(index int) *sysctl.Interface {
 	return nil
 }
 
+// called is the interface with this name, or else with this alternative name.
+func (h *Host) called(name string) *sysctl.Interface {
+	if l := h.link(name); l != nil {
+		return l
+	}
+	for i := range h.Links {
+		if h.Links[i].Called(name) {
+			return &h.Links[i]
+		}
+	}
+	return nil
+}
+
 // speakers names the interfaces whose settings decide about ARP.
 func (h *Host) speakers() (names []string) {
 	for _, l := range h.Links {
@@ -173,7 +187,7 @@ func (h *Host) guardable() (names []string) {
 func (h *Host) speaker(name string, index int) *sysctl.Interface {
 	l := h.byIndex(index)
 	if l == nil {
-		l = h.link(name)
+		l = h.called(name)
 	}
 	for hops := 0; l != nil && l.ARP && !l.Speaks() && l.Master != 0 && hops < 8; hops++ {
 		l = h.byIndex(l.Master)

@@ -341,7 +341,7 @@ func (j *Journal) pin(h *Host) {
 		}
 		var indexes []int
 		for _, name := range v.Interfaces {
-			if l := h.link(name); l != nil {
+			if l := h.called(name); l != nil {
 				indexes = append(indexes, l.Index)
 			}
 		}
@@ -397,6 +397,7 @@ func (j *Journal) also() Also {
 		if _, ok := v.port(); ok {
 			a.Ports = true
 		}
+		a.Proxy = a.Proxy || v.Addr.Is6()
 	}
 	return a
 }

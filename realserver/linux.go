@@ -78,6 +78,11 @@ func (l linux) look(also Also) (*Host, error) {
 		}
 		h.Directs = directs()
 	}
+	if also.Proxy {
+		if h.Proxied, err = loopback.Proxied(l.netlink, names); err != nil {
+			return nil, err
+		}
+	}
 	if also.Ports {
 		if h.Ports, h.Modules[tunnel.FOU], err = tunnel.Ports(); err != nil {
 			return nil, err

@@ -76,6 +76,9 @@ func (p *policy) add(f Finding) {
 func (p *policy) guards() {
 	everywhere, names := false, []string(nil)
 	for _, v := range p.set {
+		if nic := p.host.Proxied[v.Addr]; nic != "" {
+			p.find(Warning, "proxy-ndp", nic, fmt.Sprintf("this host is an NDP proxy for %s on %s: where it forwards, it answers neighbour solicitations for it", v.Addr, nic), "ip -6 neigh del proxy "+v.Addr.String()+" dev "+quote(nic))
+		}
 		if v.Addr.Is6() {
 			continue // Linux answers no neighbour solicitation for an address that is on lo only
 		}
@@ -130,6 +133,9 @@ func (p *policy) scopeHost() bool {
 	return true
 }
 
+// noARP is the code of an interface named that cannot be guarded.
+const noARP = "no-arp"
+
 // resolve turns the interfaces that a VIP names into those whose settings decide.
 func (p *policy) resolve(v VIP) (out []string) {
 	for i, name := range v.Interfaces {
@@ -143,7 +149,7 @@ func (p *policy) resolve(v VIP) (out []string) {
 		case l == nil:
 			p.refuse(about, "no-interface", name, "there is no interface "+name+" to guard", "ip -br link")
 		case !l.ARP:
-			p.refuse(about, "no-arp", name, name+" takes no ARP: guarding it has no effect", "ip -br link")
+			p.refuse(about, noARP, name, name+" takes no ARP: guarding it has no effect", "ip -br link")
 		default:
 			if l.Name != name {
 				p.find(Info, "guarded-as", name, name+" is guarded by the settings of "+l.Name+", its master or its new name", "")

@@ -129,7 +129,7 @@ func (v VIP) Check() error {
 		return bad("interface", "%d of them, %d ifindexes", len(v.Interfaces), len(v.IfIndexes))
 	}
 	for _, name := range v.Interfaces {
-		if !ValidName(name) {
+		if !validAltName(name) {
 			return bad("interface", "%q is no interface name", name)
 		}
 		if name == "lo" {
@@ -202,8 +202,13 @@ func (v VIP) mss() (n int, ok bool) {
 // ValidName says whether the kernel would take s for an interface's name (net/core/dev.c,
 // dev_valid_name), leaving out the names of its pseudo interfaces, and what is no text: the journal
 // could not hold it.
-func ValidName(s string) bool {
-	if s == "" || len(s) > 15 || s == "." || s == ".." || s == "all" || s == "default" || !utf8.ValidString(s) {
+func ValidName(s string) bool { return validName(s, 15) }
+
+// validAltName is ValidName for an alternative name, which may be longer (include/uapi/linux/if.h, ALTIFNAMSIZ).
+func validAltName(s string) bool { return validName(s, 127) }
+
+func validName(s string, longest int) bool {
+	if s == "" || len(s) > longest || s == "." || s == ".." || s == "all" || s == "default" || !utf8.ValidString(s) {
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || r <= ' ' || r == 0x7f })

@@ -21,10 +21,16 @@ type Interface struct {
 	Port   string // kind of its master: "bridge", "bond", "team", "vrf"; "" is none
 	Args   string // of a tunnel: what `ip link add` would be told beside its kind, "" for one that takes packets from any to any
 	Mode   string // of an ip6tnl: "ip6ip6", "ipip6" or "any"
+	Alt    string // its alternative names, a blank before each
 	MTU    int    // bytes
 	Up     bool
 	IPv6   bool // takes IPv6 addresses: the kernel has IPv6, and disable_ipv6 is 0
 	ARP    bool // asks and answers ARP: neither loopback nor NOARP
+}
+
+// Called says that i has this name, or this alternative name.
+func (i Interface) Called(name string) bool {
+	return i.Name == name || name != "" && strings.Contains(i.Alt+" ", " "+name+" ")
 }
 
 // Speaks says that i's own settings decide whether the host answers ARP that arrives on it. A
@@ -42,6 +48,8 @@ var devconf = [...]struct {
 
 const (
 	inetConf  = 1      // IFLA_INET_CONF, include/uapi/linux/if_link.h
+	propList  = 52     // IFLA_PROP_LIST, include/uapi/linux/if_link.h
+	altName   = 53     // IFLA_ALT_IFNAME, ibid.
 	inet6Conf = 2      // IFLA_INET6_CONF, ibid.
 	noIPv6    = 26     // DEVCONF_DISABLE_IPV6, include/uapi/linux/ipv6.h; this array begins at 0
 	skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h
@@ -113,6 +121,12 @@ func parse(m []byte) (i Interface, conf []byte) {
 		switch typ {
 		case unix.IFLA_IFNAME:
 			i.Name = text(v)
+		case propList:
+			each(v, func(typ uint16, v []byte) {
+				if typ == altName {
+					i.Alt += " " + text(v)
+				}
+			})
 		case unix.IFLA_MTU:
 			if len(v) >= 4 {
 				i.MTU = int(binary.NativeEndian.Uint32(v))

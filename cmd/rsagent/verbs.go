@@ -148,6 +148,10 @@ func (c *call) stop() (int, error) {
 func (c *call) change(edit realserver.Edit, ok check, given ...netip.Addr) int {
 	began := time.Now()
 	out, err := c.carryOut(edit, given)
+	if errors.Is(err, realserver.ErrMisuse) && (out == nil || len(out.Changes) == 0) {
+		c.env.complain(err)
+		return exitUsage
+	}
 	if err == nil {
 		err = ok(out.Result)
 	}

@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"strings"
 	"testing"
 
 	"rsagent/scripts/testnet"
@@ -170,4 +171,101 @@ func TestCase56_InterfaceRenamed(t *testing.T) {
 	s.bound(t, vip)
 	s.conf(t, "lan0", "arp_ignore", "0")
 	s.conf(t, "lan0", "arp_announce", "1")
+}
+
+// An interface may be named by an alternative name, longer than a name can be; what it stands for is guarded, and said.
+// Seen at: systemd's predictable names, of which most are alternative ones.
+func TestGuard_AlternativeName(t *testing.T) {
+	const alt = "a-name-longer-than-fifteen-bytes"
+	s := newSite(t)
+	s.rs.Run(t, "ip", "link", "property", "add", "dev", "eth0", "altname", alt)
+	s.rs.Run(t, "ip", "link", "property", "add", "dev", "eth0", "altname", "alt1")
+	s.restored(t, func() {
+		for _, name := range []string{alt, "alt1"} {
+			r := s.do(t, "start", "--vip", vip, "--arp-guard", "interface", "--interface", name)
+			if !r.says("info", name, "eth0") {
+				t.Errorf("it is not said that %s is eth0: %+v", name, r.Findings)
+			}
+			s.conf(t, "eth0", "arp_ignore", "1")
+			s.conf(t, "all", "arp_ignore", "0")
+			s.silent(t, vip)
+			s.ask(t, 0, "status")
+		}
+		s.do(t, "stop")
+		s.ask(t, 6, "start", "--vip", vip, "--arp-guard", "interface", "--interface", alt+"s")
+		s.ask(t, 6, "start", "--vip", vip, "--arp-guard", "interface", "--interface", "alt")
+	})
+}
+
+// An interface that takes no ARP cannot be guarded: a mistake like one in writing, and nothing is touched.
+func TestGuard_InterfaceWithoutARP(t *testing.T) {
+	s := newSite(t)
+	testnet.Wire(t, s.rs, "quiet0", "", s.peer, "eth1", "")
+	s.rs.Run(t, "ip", "link", "set", "quiet0", "arp", "off")
+	s.restored(t, func() {
+		for _, more := range [][]string{{}, {"--dry-run"}, {"-o", "json"}} {
+			r := s.rs.Try(s.args("start", append(more, "--vip", vip, "--arp-guard", "interface", "--interface", "quiet0")...)...)
+			if r.Code != 2 || r.Stdout != "" || lines(r.Stderr) != 1 || !strings.Contains(r.Stderr, "quiet0 takes no ARP") {
+				t.Errorf("%v: exit %d\n%s%s", more, r.Code, r.Stdout, r.Stderr)
+			}
+		}
+	})
+	s.ask(t, 3, "status")
+	s.do(t, "start", "--vip", vip, "--arp-guard", "interface", "--interface", "eth0")
+	s.rs.Run(t, "ip", "link", "set", "eth0", "arp", "off") // later it is drift, as any
+	if r := s.ask(t, 1, "status"); !r.says("error", "eth0", "no arp") {
+		t.Errorf("it says %+v", r)
+	}
+}
+
+// Without a guard the host answers, and that is said.
+func TestGuard_None(t *testing.T) {
+	s := newSite(t)
+	s.restored(t, func() {
+		if r := s.do(t, "start", "--vip", vip, "--arp-guard", "none"); !r.says("info", vip, "answers arp") {
+			t.Errorf("it is not said what none means: %+v", r.Findings)
+		}
+		if !s.answers(t, "eth0", vip) {
+			t.Error("the host is silent")
+		}
+		s.ask(t, 0, "status")
+		s.do(t, "stop")
+	})
+}
+
+// A host that forwards answers neighbour solicitations as a proxy, whosever address it is; rsagent says that it does.
+// Seen at: net/ipv6/ndisc.c, pndisc_is_router.
+func TestGuard_NDPProxy(t *testing.T) {
+	s := newSite(t)
+	s.rs.Run(t, "ip", "addr", "add", "2001:db8::11/64", "dev", "eth0", "nodad")
+	s.peer.Run(t, "ip", "addr", "add", "2001:db8::1/64", "dev", "eth0", "nodad")
+	s.do(t, "start", "--vip", vip6)
+	if s.peer.Resolve(t, "eth0", vip6) != "" {
+		t.Fatal("the real server answers without a proxy entry")
+	}
+	if r := s.ask(t, 0, "status"); r.says("proxy") {
+		t.Errorf("there is no proxy entry, and it says %+v", r)
+	}
+	s.rs.SetSysctl(t, "ipv6", "conf", "all", "forwarding", "1")
+	s.rs.SetSysctl(t, "ipv6", "conf", "eth0", "proxy_ndp", "1")
+	s.rs.SetSysctl(t, "ipv6", "neigh", "eth0", "proxy_delay", "0") // by default it takes its time
+	s.rs.Run(t, "ip", "-6", "neigh", "add", "proxy", vip6, "dev", "eth0")
+	if s.peer.Resolve(t, "eth0", vip6) == "" {
+		t.Error("the kernel does not answer for the proxy entry: nothing to be said")
+	}
+	r := s.ask(t, 0, "status")
+	if !r.says("warning", "proxy", vip6, "eth0") {
+		t.Errorf("it says %+v", r)
+	}
+	for _, f := range r.Findings {
+		if f.Code == "proxy-ndp" {
+			s.rs.Run(t, "sh", "-c", f.Cure)
+		}
+	}
+	if s.peer.Resolve(t, "eth0", vip6) != "" {
+		t.Error("the cure is none")
+	}
+	if r := s.do(t, "start", "--vip", vip6); r.says("proxy") {
+		t.Errorf("after the cure it says %+v", r)
+	}
 }
