@@ -14,12 +14,24 @@ func Skip(t testing.TB, reason string) {
 	if os.Getenv("RSAGENT_TEST_ALL") == "1" {
 		t.Fatal("must not be skipped, but: " + reason)
 	}
-	if path := os.Getenv("RSAGENT_SKIPS"); path != "" {
-		if err := appendLine(path, t.Name()+": "+reason); err != nil {
-			t.Fatal(err)
-		}
+	if err := Skipped(t.Name() + ": " + reason); err != nil {
+		t.Fatal(err)
 	}
 	t.Skip("SKIPPED: " + reason)
+}
+
+// Skipped adds lines to the file named by RSAGENT_SKIPS, if it names one.
+func Skipped(lines ...string) error {
+	path := os.Getenv("RSAGENT_SKIPS")
+	if path == "" {
+		return nil
+	}
+	for _, line := range lines {
+		if err := appendLine(path, line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // appendLine writes the line in one piece: test binaries run side by side.

@@ -12,9 +12,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"rsagent/scripts/testnet"
 )
 
-const verdict = "lab verdict: "
+// What the guest's last words begin with: each test that was skipped, and how it all ended.
+const (
+	skipped = "lab skipped: "
+	verdict = "lab verdict: "
+)
 
 // boot runs the tests in a VM and returns the exit code they ended with.
 func (g *Guest) boot(ctx context.Context, end time.Time) (int, error) {
@@ -98,8 +104,8 @@ func (g *Guest) run(ctx context.Context, image, dir string, more []string) (int,
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	code := passOn(lines)
-	err = errors.Join(cmd.Wait(), ctx.Err())
+	code, skips := passOn(lines)
+	err = errors.Join(cmd.Wait(), ctx.Err(), testnet.Skipped(skips...))
 	if code < 0 {
 		tail, _ := output(context.Background(), "tail", "-n", "40", console)
 		return 0, fmt.Errorf("the guest ended without a verdict: %v\nits console:\n%s", err, tail)
@@ -107,18 +113,20 @@ func (g *Guest) run(ctx context.Context, image, dir string, more []string) (int,
 	return code, err
 }
 
-// passOn prints up to the verdict and returns what it says, or -1 if there was none.
-func passOn(r io.Reader) int {
-	code := -1
+// passOn prints up to the verdict and returns what it says, or -1 if there was none, and what was skipped.
+func passOn(r io.Reader) (code int, skips []string) {
+	code = -1
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')
-		if code < 0 && !strings.HasPrefix(line, verdict) {
+		if skip, is := strings.CutPrefix(line, skipped); is {
+			skips = append(skips, strings.TrimSpace(skip))
+		} else if code < 0 && !strings.HasPrefix(line, verdict) {
 			fmt.Print(line)
 		}
 		fmt.Sscanf(line, verdict+"%d", &code)
 		if err != nil {
-			return code
+			return code, skips
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (g *Guest) makeDisk(ctx context.Context, dir string, end time.Time) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "stty -F /dev/ttyS1 -opost\ncd /job\necho >>boots\n"+
-		"export RSAGENT_LAB_GUEST=1 RSAGENT_TEST_ALL=%s RSAGENT_BIN=/job/rsagent\ncase $(wc -l <boots) in\n", os.Getenv("RSAGENT_TEST_ALL"))
+		"export RSAGENT_LAB_GUEST=1%s RSAGENT_BIN=/job/rsagent RSAGENT_SKIPS=/job/skips\ncase $(wc -l <boots) in\n", settings())
 	for i, skip := range boots {
 		fmt.Fprintf(&b, "%d) ./lab.test%s -test.skip=%s 2>&1", i+1, guestArgs(os.Args[1:], end), quote(skip))
 		if i+1 < len(boots) {
@@ -54,13 +54,24 @@ func (g *Guest) makeDisk(ctx context.Context, dir string, end time.Time) error {
 		}
 		b.WriteString(" ;;\n")
 	}
-	fmt.Fprintf(&b, "*) echo 'one boot too many'; false ;;\nesac\necho '%s'$?\n", verdict)
+	fmt.Fprintf(&b, "*) echo 'one boot too many'; false ;;\nesac\ncode=$?\n[ ! -e skips ] || sed 's/^/%s/' skips\necho '%s'$code\n", skipped, verdict)
 	job := filepath.Join(dir, "job")
 	if err := os.WriteFile(filepath.Join(job, "run"), []byte(b.String()), 0o755); err != nil {
 		return err
 	}
 	_, err := output(ctx, "mkfs.ext4", "-q", "-d", job, filepath.Join(dir, "job.img"), "128M")
 	return err
+}
+
+// settings are those of the host's environment that the tests go by.
+func settings() string {
+	var b strings.Builder
+	for _, name := range []string{"RSAGENT_TEST_ALL", "RSAGENT_TEST_STRIDE"} {
+		if value, set := os.LookupEnv(name); set {
+			b.WriteString(" " + name + "=" + quote(value))
+		}
+	}
+	return b.String()
 }
 
 // guestArgs quotes the flags of this run for the guest's shell, without those that name files of the host. The guest
@@ -85,7 +96,7 @@ func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\'
 // passed is the file that says that this image with this job, and these flags, has passed.
 func (g *Guest) passed(image, dir string) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, image, g.Boots, guestArgs(os.Args[1:], time.Now()))
+	fmt.Fprintln(sum, image, g.Boots, settings(), guestArgs(os.Args[1:], time.Now()))
 	err := filepath.WalkDir(filepath.Join(dir, "job"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
