@@ -30,10 +30,9 @@ test: ## every test that can run here: unit, namespaces, lab VM (as root)
 	@scripts/need.sh test
 	@scripts/test.sh
 
-soak: export RSAGENT_TEST_STRIDE = 1
-soak: ## the tests in their long form: every host of the crash model, both kernels of the lab (as root)
+soak: ## and in their long form: every point to be killed at, every host of the crash model, both kernels of the lab (as root)
 	@scripts/need.sh test
-	@RSAGENT_LAB_KERNELS="6.1 6.12" scripts/test.sh
+	@scripts/test.sh soak
 
 bench: build ## the figures, beside a script, ip -batch and bare netlink; also as build/bench.json (as root)
 	@scripts/need.sh bench

@@ -1,6 +1,7 @@
 #!/bin/sh
-# test.sh: every test that can run on this machine. What could not is listed at the end, and is a failure where
-# RSAGENT_TEST_ALL=1. Kernels for the lab: RSAGENT_LAB_KERNELS, by default 6.1.
+# test.sh [soak]: every test that can run on this machine. What could not is listed at the end, and is a failure where
+# RSAGENT_TEST_ALL=1. soak: and those that have a long form in that, every host, point and round of it; and all of the
+# lab on both kernels.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
@@ -24,7 +25,14 @@ go test -timeout 20m ./realserver || failed="$failed realserver"
 if [ -n "$race" ]; then
 	RSAGENT_TEST_STRIDE=101 go test $race -timeout 20m -skip TestMutations ./realserver || failed="$failed realserver-race"
 fi
-for kernel in ${RSAGENT_LAB_KERNELS:-6.1}; do
+kernels=6.1
+if [ "${1-}" = soak ]; then
+	kernels="6.1 6.12"
+	# one package after the other, and without the race detector: that is what the short forms have
+	RSAGENT_TEST_STRIDE=1 go test -v -p 1 -timeout 2h -skip TestMutations ./realserver ./scripts/hostile || failed="$failed long"
+	RSAGENT_TEST_STRIDE=1 go test -v -timeout 2h -run TestCase05 ./scripts/lab || failed="$failed lab-long"
+fi
+for kernel in $kernels; do
 	# one VM at a time: two cores are not many for one
 	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel go test -v -p 1 -timeout 25m ./scripts/lab/... || failed="$failed lab-$kernel"
 done

@@ -12,7 +12,7 @@ import (
 
 // The verbs are killed where they write, with the VIP on the tunnel. The VM is slow, so in the short form it is at few of
 // the points.
-func TestKilledWithTunnel(t *testing.T) {
+func TestCase05_KilledWithTunnel(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	stride := 79

@@ -76,11 +76,11 @@ func (f *traffic) end(t *testing.T) {
 	t.Logf("port %s: %d connections while things changed", f.port, f.done.Load())
 }
 
-// TestMoves: neither a verb that changes nothing nor a move from one device to the other costs a connection, or even a
+// TestCase55_Moves: neither a verb that changes nothing nor a move from one device to the other costs a connection, or even a
 // packet that the sender would have to repeat. Port 80 is directed by DR all the time, which a VIP on tunl0 serves as
 // well; port 81 is directed by tunnel while the VIP is there. It takes two ports because IPVS keeps one route for each
 // real server of a service: were one service switched over, packets of its older connections could go astray there.
-func TestMoves(t *testing.T) {
+func TestCase55_Moves(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	c := newCluster(t)
@@ -127,8 +127,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestMovesCanFail: the same traffic and the same counters show what a restart of the classic script costs.
-func TestMovesCanFail(t *testing.T) {
+// TestCase55_MovesCanFail: the same traffic and the same counters show what a restart of the classic script costs.
+func TestCase55_MovesCanFail(t *testing.T) {
 	guest(t)
 	c := newCluster(t)
 	c.direct(t, "dr", vip)

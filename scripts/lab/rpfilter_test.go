@@ -32,9 +32,9 @@ func (c *cluster) refused(t *testing.T) chan error {
 	return end
 }
 
-// TestStrictAll: tunl0 at 0 is of no use while `all` is at 1. With the VIP bound by hand a connection hangs; start lets
+// TestCase09_StrictAll: tunl0 at 0 is of no use while `all` is at 1. With the VIP bound by hand a connection hangs; start lets
 // it through, with `all` as it was. Seen at: katran 24, kube-router 1791.
-func TestStrictAll(t *testing.T) {
+func TestCase09_StrictAll(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	c, a := newTunnelSite(t)
@@ -58,9 +58,9 @@ func TestStrictAll(t *testing.T) {
 	equal(t, a.host, before)
 }
 
-// TestBareTunnel: on a tunnel without an address loose mode drops too. status sees that someone set it, and says why
+// TestCase10_BareTunnel: on a tunnel without an address loose mode drops too. status sees that someone set it, and says why
 // nothing arrives. Seen at: katran 28, keepalived 620.
-func TestBareTunnel(t *testing.T) {
+func TestCase10_BareTunnel(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	for _, at := range []string{"tunl0", "all"} {
@@ -87,8 +87,8 @@ func TestBareTunnel(t *testing.T) {
 	}
 }
 
-// TestLooseIsKept: where rp_filter is off, 2 would be stricter: it stays off. Seen at: kube-router 1791.
-func TestLooseIsKept(t *testing.T) {
+// TestCase11_LooseIsKept: where rp_filter is off, 2 would be stricter: it stays off. Seen at: kube-router 1791.
+func TestCase11_LooseIsKept(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	c, a := newTunnelSite(t)
@@ -103,9 +103,9 @@ func TestLooseIsKept(t *testing.T) {
 	}
 }
 
-// TestUdev: when tunl0 appears, udev has systemd-sysctl write rp_filter=1 to it, some time later. start waits for that:
+// TestCase12_Udev: when tunl0 appears, udev has systemd-sysctl write rp_filter=1 to it, some time later. start waits for that:
 // packets arrive, and still do when all is quiet. Seen at: cilium 10645, aws-gwlb handler 22.
-func TestUdev(t *testing.T) {
+func TestCase12_Udev(t *testing.T) {
 	guest(t)
 	c, here := newUdevSite(t)
 	a := newAgent(t, here)
@@ -123,8 +123,8 @@ func TestUdev(t *testing.T) {
 	}
 }
 
-// TestUdevCanFail: the classic script opens rp_filter at once, and udev closes it again.
-func TestUdevCanFail(t *testing.T) {
+// TestCase12_UdevCanFail: the classic script opens rp_filter at once, and udev closes it again.
+func TestCase12_UdevCanFail(t *testing.T) {
 	guest(t)
 	_, here := newUdevSite(t)
 	for range 15 {
@@ -138,7 +138,7 @@ func TestUdevCanFail(t *testing.T) {
 			return
 		}
 	}
-	t.Error("udev never closed what the script had opened: TestUdev cannot fail")
+	t.Error("udev never closed what the script had opened: TestCase12_Udev cannot fail")
 }
 
 // newUdevSite is a cluster whose real server is the guest itself, with strict filtering from sysctl.d for each interface

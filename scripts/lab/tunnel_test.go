@@ -31,8 +31,8 @@ func (c *cluster) arrives(t *testing.T) {
 	c.expectServed(t, 2, map[string]int{"rs1": 2}, vip)
 }
 
-// TestFirstStart: the module is not loaded, twenty times. Seen at: kube-router 273, felix 928.
-func TestFirstStart(t *testing.T) {
+// TestCase25_FirstStart: the module is not loaded, twenty times. Seen at: kube-router 273, felix 928.
+func TestCase25_FirstStart(t *testing.T) {
 	guest(t)
 	c, a := newTunnelSite(t)
 	for range 20 {
@@ -48,8 +48,8 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// TestTunnelLink: tunl0 goes down again only if rsagent raised it. Seen at: katran 116.
-func TestTunnelLink(t *testing.T) {
+// TestCase26_TunnelLink: tunl0 goes down again only if rsagent raised it. Seen at: katran 116.
+func TestCase26_TunnelLink(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	for _, state := range []string{"down", "up"} {
@@ -71,9 +71,9 @@ func TestTunnelLink(t *testing.T) {
 	}
 }
 
-// TestTunnelOfAnother: someone else has an address on tunl0; it stays, and so does a link that it needs up, even if it
+// TestCase28_TunnelOfAnother: someone else has an address on tunl0; it stays, and so does a link that it needs up, even if it
 // was rsagent that raised it. Seen at: felix 2887.
-func TestTunnelOfAnother(t *testing.T) {
+func TestCase28_TunnelOfAnother(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	for _, state := range []string{"down", "up"} {
@@ -95,18 +95,15 @@ func TestTunnelOfAnother(t *testing.T) {
 	}
 }
 
-// TestNoModule: the kernel cannot be made to load ipip. start says why, and leaves nothing half-done: not even the VIP
+// TestCase29_NoModule: the kernel cannot be made to load ipip. start says why, and leaves nothing half-done: not even the VIP
 // that would have needed no tunnel, while the one that was there stays. Seen at: lisa 4106, libipvs 4.
-func TestNoModule(t *testing.T) {
+func TestCase29_NoModule(t *testing.T) {
 	guest(t)
 	block := map[string]func(t *testing.T){
 		"install line": func(t *testing.T) {
 			write(t, "/etc/modprobe.d/lab.conf", "install ipip /bin/true\n")
 		},
-		"no modprobe": func(t *testing.T) {
-			hostRun(t, "mv", "/usr/sbin/modprobe", "/usr/sbin/modprobe.away")
-			t.Cleanup(func() { hostRun(t, "mv", "/usr/sbin/modprobe.away", "/usr/sbin/modprobe") })
-		},
+		"no modprobe": noModprobe,
 	}
 	for name, f := range block {
 		t.Run(name, func(t *testing.T) {
@@ -131,6 +128,26 @@ func TestNoModule(t *testing.T) {
 	}
 }
 
+// TestCase29_ModuleThere: the kernel has ipip, and nothing could load it: as where it is built in. It is the device that
+// decides.
+func TestCase29_ModuleThere(t *testing.T) {
+	guest(t)
+	ipip(t, true)
+	c, a := newTunnelSite(t)
+	before := a.host.Snapshot(t)
+	noModprobe(t)
+	a.start(t, "tun", vip)
+	c.arrives(t)
+	a.unchanged(t, "start", "--mode", "tun", "--vip", vip)
+	a.do(t, 0, "stop")
+	equal(t, a.host, before)
+}
+
+func noModprobe(t *testing.T) {
+	hostRun(t, "mv", "/usr/sbin/modprobe", "/usr/sbin/modprobe.away")
+	t.Cleanup(func() { hostRun(t, "mv", "/usr/sbin/modprobe.away", "/usr/sbin/modprobe") })
+}
+
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -139,9 +156,9 @@ func write(t *testing.T, path, text string) {
 	t.Cleanup(func() { os.Remove(path) })
 }
 
-// TestNoFallbackDevice: with fb_tunnels_only_for_init_net=2 a namespace has no tunl0. rsagent makes its own, and takes
+// TestCase30_NoFallbackDevice: with fb_tunnels_only_for_init_net=2 a namespace has no tunl0. rsagent makes its own, and takes
 // it away again. Seen at: kata 7028.
-func TestNoFallbackDevice(t *testing.T) {
+func TestCase30_NoFallbackDevice(t *testing.T) {
 	guest(t)
 	ipip(t, true)
 	here := testnet.Here()
