@@ -283,7 +283,7 @@ func TestFault(t *testing.T) {
 	b := newBench(t)
 	for _, host := range sample(t, bases()) {
 		for _, before := range [][]Edit{nil, {Add(vipA)}, {Add(vipAeth)}, {Add(vipAnft)}} {
-			for _, verb := range []Edit{Add(vipB), Add(vipA, vipB), Add(vipAtun, vipB), Add(vipAnft, vipB)} {
+			for _, verb := range []Edit{Add(vipB), Add(vipA, vipB), Add(vipAtun, vipB), Add(vipAnft, vipB), Add(vip4in6, vip6in4), Add(vipGUE, vip6tun), Add(vipCSum), Add(vipBoff)} {
 				for at := 1; ; at++ {
 					failed, err := b.fault(host, before, verb, at)
 					if err != nil {
