@@ -22,9 +22,9 @@ const (
 var protos = map[string]byte{"ip6ip6": unix.IPPROTO_IPV6, "ipip6": unix.IPPROTO_IPIP, Any: 0}
 
 // SetMode sets what an ip6tnl device lets out, and nothing else of it. By ioctl: through netlink the
-// kernel refuses every change of the fallback device.
+// kernel refuses every change of the fallback device. Any socket serves; the units allow this family.
 func SetMode(m Mode, value string) error {
-	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("set %s to %s: %w", m, value, err)
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -185,5 +186,38 @@ func TestRPFilterOff(t *testing.T) {
 			a.host.Run(t, "ip", "link", "del", "dummy8")
 			equal(t, a.host, before)
 		})
+	}
+}
+
+// TestUnderUnit: what the systemd units allow (scripts/systemd) is enough for devices, modes and ports.
+func TestUnderUnit(t *testing.T) {
+	guest(t)
+	loadTunnels(t)
+	rs := testnet.NewHost(t, "rs")
+	upAll(t, rs)
+	a := newAgent(t, rs)
+	before, shown := rs.Snapshot(t), tunnels(t, rs)
+	run := func(args ...string) {
+		t.Helper()
+		r := testnet.Here().Try(append([]string{"systemd-run", "--quiet", "--wait", "--pipe", "-p", "NetworkNamespacePath=/run/netns/" + rs.Name,
+			"-p", "CapabilityBoundingSet=CAP_NET_ADMIN CAP_SYS_MODULE", "-p", "ProtectSystem=strict", "-p", "ReadWritePaths=" + filepath.Dir(a.state), "-p", "ProtectProc=invisible",
+			"-p", "RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET", "-p", "SystemCallArchitectures=native", "-p", "SystemCallFilter=@system-service @module",
+			a.bin}, append(args, "--state-dir", a.state)...)...)
+		if r.Code != 0 {
+			t.Fatalf("%v: exit %d: %s%s", args, r.Code, r.Stdout, r.Stderr)
+		}
+	}
+	run("start", "--vip", vip, "--mode", "tun", "--outer", "6")
+	run("start", "--vip", "10.9.0.101,"+vip6, "--mode", "tun", "--tunnel", "gue")
+	run("start", "--vip", "10.9.0.102", "--mode", "tun", "--tunnel", "gre")
+	holds(t, rs, vip, "ip6tnl0")
+	holds(t, rs, "10.9.0.101", "tunl0")
+	holds(t, rs, vip6, "ip6tnl0")
+	holds(t, rs, "10.9.0.102", "gre0")
+	run("status")
+	run("stop")
+	equal(t, rs, before)
+	if after := tunnels(t, rs); after != shown {
+		t.Errorf("tunnels and ports before:\n%s\nafter stop:\n%s", shown, after)
 	}
 }
