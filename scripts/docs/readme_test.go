@@ -1,4 +1,3 @@
-// Package docs holds what is written about rsagent to what it does.
 package docs
 
 import (
@@ -28,14 +27,6 @@ func readme(t *testing.T) string {
 	return string(b)
 }
 
-// blocks are the fenced blocks of a language.
-func blocks(text, language string) (out []string) {
-	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
-		out = append(out, m[1])
-	}
-	return out
-}
-
 // realServer is the host of the README: eth0 with 192.0.2.11.
 func realServer(t *testing.T) *testnet.Host {
 	t.Helper()
@@ -47,7 +38,7 @@ func realServer(t *testing.T) *testnet.Host {
 
 // TestConsole types each console block of the README, and wants to see what stands there.
 func TestConsole(t *testing.T) {
-	found := blocks(readme(t), "console")
+	found := Blocks(readme(t), "console")
 	if len(found) == 0 {
 		t.Fatal("no console block")
 	}
@@ -75,7 +66,7 @@ func TestConsole(t *testing.T) {
 // TestConfigExample: the config shown is taken, and does what it says.
 func TestConfigExample(t *testing.T) {
 	rs := realServer(t)
-	for _, block := range blocks(readme(t), "yaml") {
+	for _, block := range Blocks(readme(t), "yaml") {
 		path := filepath.Join(t.TempDir(), "rsagent.yaml")
 		if err := os.WriteFile(path, []byte(block), 0o600); err != nil {
 			t.Fatal(err)
