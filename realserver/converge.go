@@ -42,6 +42,7 @@ type Also struct {
 	Proxy  bool // IPv6 addresses for which this host is an NDP proxy
 	Routes bool // blackhole routes: a router has many routes
 	Ports  bool // UDP ports, open for GUE or in use
+	Tunnel bool // which modules of tunnels are there
 }
 
 var errSkipped = errors.New("not tried")

@@ -23,7 +23,7 @@ type Host struct {
 	Gateway  netip.Addr             // where the default route goes
 	Uplink   int                    // ifindex by which it goes; 0 is none
 	Forwards bool                   // ip_forward: packets that are not for this host are passed on
-	Modules  map[string]bool        // which modules of tunnel.Kinds are there
+	Modules  map[string]bool        // which modules of tunnels are there; none where they were not asked for
 	Received map[string]uint64      // packets that came out of each tunnel device
 	Dropped  map[netip.Addr]bool    // addresses with a blackhole route; nil where they were not asked for
 	Tables   map[Item]string        // values of rsagent's nftables tables; nil where they were not asked for

@@ -397,6 +397,7 @@ func (j *Journal) also() Also {
 		if _, ok := v.port(); ok {
 			a.Ports = true
 		}
+		a.Tunnel = a.Tunnel || v.Mode == TUN
 		a.Proxy = a.Proxy || v.Addr.Is6()
 	}
 	return a

@@ -90,7 +90,9 @@ func (l linux) look(also Also) (*Host, error) {
 	}
 	for _, k := range tunnel.Devices() {
 		dev := h.link(k.Device)
-		h.Modules[k.Module] = h.Modules[k.Module] || dev != nil && dev.Kind == k.Link || tunnel.Loaded(k.Module)
+		if also.Tunnel && !h.Modules[k.Module] {
+			h.Modules[k.Module] = dev != nil && dev.Kind == k.Link || tunnel.Loaded(k.Module)
+		}
 		if dev == nil || !dev.Up {
 			continue
 		}

@@ -66,7 +66,12 @@ func Devices() (out []Kind) {
 
 // Find is the row for an encapsulation, IP versions inside and outside, and checksums.
 func Find(name string, vip, outer int, csum bool) (Kind, bool) {
-	return find(func(k Kind) bool { return k.Name == name && k.VIP == vip && k.Outer == outer && k.CSum == csum })
+	for i := range Kinds { // of ten thousand VIPs each asks several times
+		if k := &Kinds[i]; k.VIP == vip && k.Outer == outer && k.CSum == csum && k.Name == name {
+			return *k, true
+		}
+	}
+	return Kind{}, false
 }
 
 // ByDevice is a row whose device has this name.
