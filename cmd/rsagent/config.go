@@ -153,6 +153,9 @@ func (f *file) option(into options, key string, k, v *yaml.Node) error {
 		if o.truth {
 			want, tag = "true or false", "!!bool"
 		}
+		if o.number {
+			want = "a number or a string"
+		}
 		if o.list {
 			want = "a string, or a list of them"
 			if v.Kind == yaml.SequenceNode {
@@ -161,7 +164,7 @@ func (f *file) option(into options, key string, k, v *yaml.Node) error {
 		}
 		var words []string
 		for _, s := range scalars {
-			if s = resolve(s); s.Kind != yaml.ScalarNode || s.Tag != tag {
+			if s = resolve(s); s.Kind != yaml.ScalarNode || s.Tag != tag && !(o.number && s.Tag == "!!int") {
 				return f.misuse(s, "%s: must be %s", key, want)
 			}
 			words = append(words, s.Value)

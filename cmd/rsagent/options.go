@@ -13,6 +13,7 @@ import (
 type vipOption struct {
 	name, usage string
 	list, truth bool
+	number      bool // a file may have it without quotes
 	set         func(v *realserver.VIP, words []string)
 	// An option may make sense under certain values of others only. Given by a weaker source than one of
 	// them, it was meant for other VIPs, and is left out where it makes none.
@@ -28,10 +29,10 @@ var vipOptions = []vipOption{
 	{name: "tunnel", usage: "mode tun: the director wraps packets as `KIND` ipip, gre or gue (default: ipip)",
 		set:   func(v *realserver.VIP, w []string) { v.Tunnel = w[0] },
 		under: []string{"mode"}, idle: isDR},
-	{name: "outer", usage: "mode tun: the director reaches this host by IP `VERSION` 4 or 6 (default: the VIP's)",
+	{name: "outer", number: true, usage: "mode tun: the director reaches this host by IP `VERSION` 4 or 6 (default: the VIP's)",
 		set:   func(v *realserver.VIP, w []string) { v.Outer = w[0] },
 		under: []string{"mode"}, idle: isDR},
-	{name: "gue-port", usage: "tunnel gue: the director sends to UDP port `N`, tun-port in its ipvsadm (default: 6080)",
+	{name: "gue-port", number: true, usage: "tunnel gue: the director sends to UDP port `N`, tun-port in its ipvsadm (default: 6080)",
 		set:   func(v *realserver.VIP, w []string) { v.GUEPort = number(w[0]) },
 		under: []string{"mode", "tunnel"}, idle: func(v realserver.VIP) bool { return isDR(v) || v.Tunnel != "gue" }},
 	{name: "csum", truth: true, usage: "tunnel gre: the director adds checksums, tun-csum in its ipvsadm",
@@ -47,7 +48,7 @@ var vipOptions = []vipOption{
 	{name: "rp-filter", usage: "mode tun: open the tunnel's reverse path filter, `HOW` loose or off (default: loose)",
 		set:   func(v *realserver.VIP, w []string) { v.RPFilter = w[0] },
 		under: []string{"mode"}, idle: isDR},
-	{name: "mss", usage: "mode tun: have SYN packets from the VIP name no larger segment size than `N`, or what auto finds to fit (default: left)",
+	{name: "mss", number: true, usage: "mode tun: have SYN packets from the VIP name no larger segment size than `N`, or what auto finds to fit (default: left)",
 		set:   func(v *realserver.VIP, w []string) { v.MSS = w[0] },
 		under: []string{"mode"}, idle: isDR},
 	{name: "director", list: true, usage: "mode tun: take the director's packets from `ADDR` only, or a prefix; repeatable, or a comma list (default: anyone)",

@@ -28,7 +28,7 @@ func TestPrecedence(t *testing.T) {
 		{"one entry twice", "vips: [10.0.0.1, {address: 10.0.0.1, mode: dr}]", "", "start", []string{"10.0.0.1 dr host all config"}},
 		{"file's tunnel, meant for mode tun", "mode: tun\ntunnel: ipip\nrp-filter: loose\nvips: [10.0.0.1, {address: 10.0.0.2, mode: dr}]", "", "start",
 			[]string{"10.0.0.1 tun ipip host all loose config", "10.0.0.2 dr host all config"}},
-		{"file's GUE, meant for mode tun", "mode: tun\ntunnel: gue\ngue-port: '6081'\nvips: [{address: 10.0.0.2, mode: dr}]", "", "start",
+		{"file's GUE, meant for mode tun", "mode: tun\ntunnel: gue\ngue-port: 6081\nmss: 1400\nouter: 4\nvips: [{address: 10.0.0.2, mode: dr}]", "", "start",
 			[]string{"10.0.0.2 dr host all config"}},
 		{"file's port, meant for GUE", "mode: tun\ntunnel: gue\ngue-port: '6081'\nvips: [{address: 10.0.0.2, tunnel: ipip}]", "", "start",
 			[]string{"10.0.0.2 tun ipip host all config"}},
