@@ -23,6 +23,9 @@ var ErrMisuse = fmt.Errorf("bad option: %w", ErrRefused)
 // ErrUnsupported says that the kernel lacks what a VIP's mode needs.
 var ErrUnsupported = tunnel.ErrUnsupported
 
+// ErrMayNotLoad says that what a VIP's mode needs is there, and this process has not the right to load it.
+var ErrMayNotLoad = tunnel.ErrMayNotLoad
+
 // ErrInterrupted says that a verb was told to end before it was done. Additions were taken back.
 var ErrInterrupted = errors.New("interrupted")
 

@@ -19,6 +19,9 @@ import (
 // ErrUnsupported says that the kernel lacks what a mode needs.
 var ErrUnsupported = errors.New("not supported by this kernel")
 
+// ErrMayNotLoad says that a module is there, and that only one who has the right can load it.
+var ErrMayNotLoad = fmt.Errorf("the kernel does not load it by itself, and modprobe needs CAP_SYS_MODULE: %w", fs.ErrPermission)
+
 // Loaded says that the kernel has module name, loaded or built in.
 func Loaded(name string) bool {
 	_, err := os.Stat("/sys/module/" + name)
@@ -31,7 +34,7 @@ var modprobes = []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe"
 // Load makes the kernel load a module, whose device, "" for none, shows that it is there. An exit
 // status of 0 from modprobe proves nothing (a module built in, an `install` line that runs /bin/true),
 // so the device, or else the module's entry below /sys, decides. The error names what is missing and
-// why; it wraps ErrUnsupported, or fs.ErrPermission where the module is there for those who may load it.
+// why; it wraps ErrUnsupported, or ErrMayNotLoad.
 func Load(ctx context.Context, h *netlink.Handle, module, device string) error {
 	there := func() bool {
 		if Loaded(module) || device == "" {
@@ -54,7 +57,7 @@ func Load(ctx context.Context, h *netlink.Handle, module, device string) error {
 		return nil
 	}
 	if barred {
-		return fmt.Errorf("load module %s: %w: the kernel does not load it by itself, and modprobe needs CAP_SYS_MODULE", module, fs.ErrPermission)
+		return fmt.Errorf("load module %s: %w", module, ErrMayNotLoad)
 	}
 	return fmt.Errorf("load module %s: %w: %s; it comes with the distribution's kernel package "+
 		"(Debian linux-image-*, Ubuntu linux-modules-extra-*, Red Hat kernel-modules)", module, ErrUnsupported, why)

@@ -56,6 +56,8 @@ func (c *call) hint(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, realserver.ErrMayNotLoad): // it names the right
+		return err
 	case errors.Is(err, fs.ErrPermission) && (making || below(c.stateDir)):
 		return fmt.Errorf("%w (run as root, or name a folder of your own: --state-dir)", err)
 	case errors.Is(err, fs.ErrPermission):

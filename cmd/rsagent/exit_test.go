@@ -33,6 +33,7 @@ func TestExitCode(t *testing.T) {
 		{syscall.EPERM, 4},
 		{&fs.PathError{Op: "open", Path: "/proc/sys/x", Err: syscall.EACCES}, 4},
 		{errNotPermitted, 4},
+		{tunnel.ErrMayNotLoad, 4},
 		{tunnel.ErrUnsupported, 5},
 		{realserver.ErrRefused, 6},
 		{errNotConfigured, 6},
@@ -62,6 +63,7 @@ func TestHint(t *testing.T) {
 		{&fs.PathError{Op: "open", Path: "/run/rsagent/1.lock", Err: unix.EROFS}, "open /run/rsagent/1.lock: read-only file system"},
 		{&fs.PathError{Op: "open", Path: "/proc/sys/net", Err: unix.EROFS}, "open /proc/sys/net: read-only file system (/proc/sys is mounted read-only: set the values from outside the container, or under systemd leave out ProtectKernelTunables=)"},
 		{errNotPermitted, errNotPermitted.Error()},
+		{fmt.Errorf("load module fou: %w", realserver.ErrMayNotLoad), "load module fou: the kernel does not load it by itself, and modprobe needs CAP_SYS_MODULE: permission denied"},
 	} {
 		if got := oneLine(c.hint(test.err)); got != test.want {
 			t.Errorf("%s\nwant: %s", got, test.want)
