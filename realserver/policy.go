@@ -295,19 +295,12 @@ func (p *policy) port(port tunnel.Port) {
 		p.refuse(about, "port-busy", port.String(), fmt.Sprintf("%s is %s", port, how), "take another with --gue-port, and tell the director: --tun-port")
 		return
 	}
-	device := ""
-	for _, v := range p.set {
-		if about(v) {
-			device = v.kind().Device
-			break
-		}
-	}
 	if !p.host.Modules[tunnel.FOU] {
 		c := p.need(Create, tunnel.Module{Name: tunnel.FOU}, "loaded", "it takes the director's packets out of UDP")
-		c.Keep, c.device = true, device
+		c.Keep, c.about = true, about
 	}
 	if found == "" || p.made(port) { // one that someone else opened serves as well, and is theirs
-		p.need(Create, port, "gue", "the director's packets come to it").device = device
+		p.need(Create, port, "gue", "the director's packets come to it").about = about
 	}
 }
 
@@ -353,13 +346,15 @@ func (p *policy) rpFilterOff(devices []tunnel.Kind) {
 	if !slices.ContainsFunc(devices, func(k tunnel.Kind) bool { return p.base.Effective(k.Device, sysctl.RPFilter) != 0 }) {
 		return
 	}
-	off := func(iface, why string) *Change {
-		return p.need(Guard, sysctl.Key{Iface: iface, Knob: sysctl.RPFilter}, "0", why)
+	set := func(iface string, value int, why string) *Change {
+		c := p.need(Guard, sysctl.Key{Iface: iface, Knob: sysctl.RPFilter}, strconv.Itoa(value), why)
+		c.about = func(v VIP) bool { return v.Mode == TUN && v.Addr.Is4() }
+		return c
 	}
 	names := []string{}
 	for _, k := range devices {
 		// Said even where it is 0: the kernel would have it follow what is written to default.
-		off(k.Device, "take packets out of the tunnel, whatever their source").firm = true
+		set(k.Device, 0, "take packets out of the tunnel, whatever their source").firm = true
 		names = append(names, k.Device)
 	}
 	all := p.base[sysctl.Key{Iface: sysctl.All, Knob: sysctl.RPFilter}]
@@ -374,10 +369,10 @@ func (p *policy) rpFilterOff(devices []tunnel.Kind) {
 	}
 	for _, i := range append(pinned, sysctl.Default) { // default last: it changes interfaces whose own value was never written
 		if own := p.base.Own(i, sysctl.RPFilter); own < all {
-			p.need(Guard, sysctl.Key{Iface: i, Knob: sysctl.RPFilter}, strconv.Itoa(all), "stays in effect when all is 0")
+			set(i, all, "stays in effect when all is 0")
 		}
 	}
-	off(sysctl.All, "its value would outweigh the tunnel's")
+	set(sysctl.All, 0, "its value would outweigh the tunnel's")
 }
 
 // by is about the VIPs whose packets arrive by a tunnel's device.
