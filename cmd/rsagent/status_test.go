@@ -100,6 +100,8 @@ func TestStatus(t *testing.T) {
 			"drifted: 1 drifted, 2 up: link tunl0"},
 		{"tunnel filtered", "--vip 10.0.0.1 --mode tun; start --vip 10.0.0.2", func(w *world) { w.set1("tunl0", "rp_filter", 1) }, "", 1,
 			"drifted: 1 drifted, 2 up: net.ipv4.conf.tunl0.rp_filter"},
+		{"filter closed that was to be off", "--vip 10.0.0.1 --mode tun --rp-filter off; start --vip 10.0.0.2", func(w *world) { w.set1("all", "rp_filter", 1); w.set1("eth0", "rp_filter", 2) }, "", 1,
+			"drifted: 1 drifted, 2 up: net.ipv4.conf.tunl0.rp_filter, net.ipv4.conf.lo.rp_filter, net.ipv4.conf.dummy0.rp_filter, net.ipv4.conf.default.rp_filter, net.ipv4.conf.all.rp_filter"},
 		{"tunnel of another kind", "--vip 10.0.0.1 --mode tun", func(w *world) { w.host.Links[2].Kind = "dummy" }, "", 1, "drifted: 1 drifted"},
 		{"stop failed", two, func(w *world) {
 			w.fail["10.0.0.1/32 dev lo"] = errors.New("x")
