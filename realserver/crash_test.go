@@ -80,6 +80,7 @@ var scenarios = []scenario{
 	{name: "guard there and back", before: []Edit{Add(vipA), Add(vipAeth)}, verb: Add(vipA), after: Add(vipAeth), set: Set{vipAeth}},
 	{name: "guard nft, start, stop", verb: Add(vipAnft, vipBnft), after: DropAll},
 	{name: "guard nft, stop one", before: []Edit{Add(vipAnft, vipBnft)}, verb: Drop(vipA.Addr), after: Keep, set: Set{vipBnft}},
+	{name: "guard nft, another comes", before: []Edit{Add(vipAnft)}, verb: Add(vipBnft), after: Keep, set: Set{vipAnft, vipBnft}},
 	{name: "guard all to nft", before: []Edit{Add(vipA)}, verb: Add(vipAnft), after: Add(vipAnft), set: Set{vipAnft}},
 	{name: "guard nft to all, another stays", before: []Edit{Add(vipAnft, vipBnft)}, verb: Add(vipA), after: Add(vipA), set: Set{vipA, vipBnft}},
 	{name: "guard nft to all, another comes", before: []Edit{Add(vipAnft)}, verb: Add(vipA, vipBnft), after: Keep, set: Set{vipA, vipBnft}},

