@@ -28,6 +28,12 @@ type Sender struct {
 	Addr      netip.Addr
 }
 
+// Drops says that requests for a VIP are dropped.
+func (g Guard) Drops(vip netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(g.VIPs, vip, netip.Addr.Compare)
+	return found
+}
+
 // GuardTable is the guard as a thing to change: the whole table. Its values are "" (absent), a Guard's
 // String, and Foreign.
 type GuardTable struct{}

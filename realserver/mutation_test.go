@@ -51,7 +51,7 @@ var mutations = []struct {
 	{"the nftables guard is not journalled", "rules.go", []string{"if !known && h.value(it)", "if false && !known && h.value(it)"}},
 	{"a VIP joins the nftables guard after it is bound", "rules.go", []string{"wider.VIPs = slices.Concat(want.VIPs, old.VIPs)", "wider.VIPs = slices.Clone(old.VIPs)"}},
 	{"an altered nftables guard is left behind", "journal.go", []string{` || isTable(e.Item) && now != ""`, ""}},
-	{"the nftables guard goes when others' settings come", "policy.go", []string{"	p.nftGuard()\n", ""}},
+	{"the nftables guard goes when others' settings come", "policy.go", []string{"		p.nftGuard()\n", ""}},
 	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !placed[i] {", "} else if false {"}},
 	{"sit0 keeps what the kernel gives it", "policy.go", []string{"case p.host.compat(a) && raised:", "case p.host.compat(a) && raised && false:"}},
 	{"a mode that was set is taken for the one found", "policy.go", []string{"		now = p.changed[i].From", "		_ = p.changed[i].From"}},

@@ -34,9 +34,14 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 		p.need(Withdraw, loopback.Blackhole{VIP: a}, "blackhole", "a host that forwards would send its packets back to the director, round and round")
 	}
 	p.guards()
-	p.nftGuard()
+	tables := p.set.tables()
+	if slices.Contains(tables, Item(arp.GuardTable{})) {
+		p.nftGuard()
+	}
 	p.devices()
-	p.tunnelRules()
+	if slices.Contains(tables, Item(tunnel.RulesTable{})) {
+		p.tunnelRules()
+	}
 	return p.needs, p.finds
 }
 

@@ -27,10 +27,16 @@ const rules = "rules"
 
 // tables lists the tables that a set needs.
 func (s Set) tables() (out []Item) {
-	if slices.ContainsFunc(s, VIP.hushed) {
+	hushed, ruled := false, false
+	for i := range s {
+		v := &s[i] // a VIP is large, and most sets need none
+		hushed = hushed || v.Guard == GuardNFT && v.hushed()
+		ruled = ruled || v.Mode == TUN && v.ruled()
+	}
+	if hushed {
 		out = append(out, arp.GuardTable{})
 	}
-	if slices.ContainsFunc(s, VIP.ruled) {
+	if ruled {
 		out = append(out, tunnel.RulesTable{})
 	}
 	return out
@@ -56,18 +62,17 @@ func (j *Journal) claim(h *Host) {
 // nftGuard silences by nftables the VIPs that ask for it. What no VIP needs any more leaves the table
 // only when a look has shown all else to hold, as any guard that is put back.
 func (p *policy) nftGuard() {
+	nics, holders := map[netip.Addr]string{}, p.host.holders()
+	for _, a := range p.host.Addrs {
+		if !holders[a.Device] {
+			nics[a.Prefix.Addr()] = a.Device
+		}
+	}
 	var want arp.Guard
 	for _, v := range p.set {
 		if v.hushed() {
 			want.VIPs = append(want.VIPs, v.Addr)
-		}
-	}
-	if len(want.VIPs) == 0 {
-		return
-	}
-	for _, v := range p.set {
-		if v.hushed() {
-			p.mayHush(v)
+			p.mayHush(v, nics[v.Addr])
 		}
 	}
 	for _, l := range p.host.Links {
@@ -228,13 +233,10 @@ func (h *Host) names(v VIP) int {
 }
 
 // mayHush finds where this host is to answer for a VIP after all: the nft guard silences each interface.
-func (p *policy) mayHush(v VIP) {
+func (p *policy) mayHush(v VIP, nic string) {
 	about := func(o VIP) bool { return o.Addr == v.Addr && o.hushed() }
-	holders := p.host.holders()
-	for _, a := range p.host.Addrs {
-		if a.Prefix.Addr() == v.Addr && !holders[a.Device] {
-			p.refuse(about, "nft-on-nic", v.Addr.String(), fmt.Sprintf("VIP %s is on %s, which --arp-guard nft would silence too", v.Addr, a.Device), "take --arp-guard all")
-		}
+	if nic != "" {
+		p.refuse(about, "nft-on-nic", v.Addr.String(), fmt.Sprintf("VIP %s is on %s, which --arp-guard nft would silence too", v.Addr, nic), "take --arp-guard all")
 	}
 	if p.host.Directs[v.Addr] {
 		p.refuse(about, "nft-director", v.Addr.String(), fmt.Sprintf("this host directs %s (it is in its IPVS table), and --arp-guard nft would silence it", v.Addr), "take --arp-guard all")
@@ -244,7 +246,7 @@ func (p *policy) mayHush(v VIP) {
 // unhushed says that some VIP that is to be guarded by nftables is not, and not by settings either.
 func (h *Host) unhushed(s Set) bool {
 	g, _ := arp.ParseGuard(h.value(arp.GuardTable{}))
-	if !slices.ContainsFunc(s, func(v VIP) bool { return v.hushed() && !slices.Contains(g.VIPs, v.Addr) }) {
+	if !slices.ContainsFunc(s, func(v VIP) bool { return v.hushed() && !g.Drops(v.Addr) }) {
 		return false
 	}
 	return slices.ContainsFunc(h.silence(s), func(g Silence) bool { return g.Interface != sysctl.All && g.Rules == "" && !g.Good })
@@ -259,7 +261,7 @@ func (h *Host) hush(s Set) (out []Silence) {
 	value := h.value(it)
 	g, _ := arp.ParseGuard(value)
 	for _, v := range s {
-		good = good && (!v.hushed() || slices.Contains(g.VIPs, v.Addr))
+		good = good && (!v.hushed() || g.Drops(v.Addr))
 	}
 	why := "it drops what asks for the VIPs, and sends no request with one as its sender"
 	if !good {

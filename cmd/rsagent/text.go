@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -92,7 +93,16 @@ func absent(s string) string {
 	if s == "" {
 		return "absent"
 	}
-	return s
+	return brief(s)
+}
+
+// brief cuts a value that names many VIPs; JSON has all of it.
+func brief(s string) string {
+	const most = 100
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "… (" + strconv.Itoa(len(s)) + " bytes)"
 }
 
 func summary(r *report) string {
@@ -151,7 +161,7 @@ func (p *page) status(r *report, some bool) {
 				verdict = "not silent, and no VIP asks for it"
 			}
 			if g.Rules != "" {
-				p.row("guard", g.Interface, g.Rules, verdict)
+				p.row("guard", g.Interface, brief(g.Rules), verdict)
 				continue
 			}
 			p.row("guard", g.Interface, fmt.Sprintf("arp_ignore %d, arp_announce %d", g.ARPIgnore, g.ARPAnnounce), verdict)
