@@ -140,9 +140,10 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 		if f.Name == "inet" {
 			e.Item = tunnel.RulesTable{}
 		}
-		valid = func(value string) bool {
-			return (f.Name == "arp" || f.Name == "inet") && (value == "" || value == rules)
+		if f.Name != "arp" && f.Name != "inet" || f.From != "" {
+			return fmt.Errorf("table %q is none that rsagent writes", f.Name)
 		}
+		valid = func(value string) bool { return value == "" || value == rules }
 	default:
 		return fmt.Errorf("kind %q is none that rsagent changes", f.Kind)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -20,7 +21,12 @@ import (
 
 // full is a journal with everything in it that one can hold.
 func full() *Journal {
-	return &Journal{Version: 1, Boot: "b", VIPs: Set{vipAeth, with(vipB, func(v *VIP) { v.Origin = Config | Flag; v.Tunnel = "ipip" }), vipC},
+	return &Journal{Version: 1, Boot: "b", VIPs: Set{vipAeth, with(vipB, func(v *VIP) {
+		v.Origin = Config | Flag
+		v.Tunnel = "ipip"
+		v.MSS = AutoMSS
+		v.Directors = []string{"198.51.100.0/24"}
+	}), vipC},
 		Leaving: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Blackholes: []netip.Addr{netip.MustParseAddr("192.0.2.8")},
 		Undo: []Copy{{netip.MustParseAddr("192.0.2.7"), "lo"}},
 		Changed: []Entry{
@@ -33,6 +39,8 @@ func full() *Journal {
 			{tunnel.Port{Number: 6080}, 0, "", []string{"gue"}},
 			{tunnel.Port{Number: 6080, IPv6: true}, 0, "", []string{"gue"}},
 			{loopback.Blackhole{VIP: netip.MustParseAddr("192.0.2.8")}, 0, "", []string{"blackhole"}},
+			{arp.GuardTable{}, 0, "", []string{rules}},
+			{tunnel.RulesTable{}, 0, "", []string{rules}},
 		}}
 }
 
@@ -69,6 +77,9 @@ func TestJournalTampered(t *testing.T) {
 		{`"from":"ip6ip6"`, `"from":""`}, {`"from":"ip6ip6"`, `"from":"gre"`}, {`"ifindex":10`, `"ifindex":0`},
 		{`"name":"4:6080"`, `"name":"6080"`}, {`"name":"4:6080"`, `"name":"4:06080"`}, {`"name":"4:6080"`, `"name":"4:0"`}, {`"name":"4:6080"`, `"name":"4:65536"`},
 		{`"name":"4:6080"`, `"name":"5:6080"`}, {`"name":"4:6080"`, `"name":"6:6080"`}, {`"wrote":["gue"]`, `"wrote":["fou"]`}, {`"wrote":["gue"]`, `"wrote":["busy"]`},
+		{`"kind":"table","name":"arp","from":""`, `"kind":"table","name":"ip","from":""`}, {`"kind":"table","name":"arp","from":""`, `"kind":"table","name":"arp","from":"rules"`},
+		{`"kind":"table","name":"arp"`, `"kind":"table","name":"arp","ifindex":3`}, {`"wrote":["rules"]`, `"wrote":["drop"]`}, {`"wrote":["rules"]`, `"wrote":[]`},
+		{`"mss":"auto"`, `"mss":"1"`}, {`"198.51.100.0/24"`, `"198.51.100.1/24"`}, {`"198.51.100.0/24"`, `"lvs1"`},
 		{`"name":"192.0.2.8"`, `"name":"0.0.0.0"`}, {`"name":"192.0.2.8"`, `"name":"192.0.2.0/24"`}, {`"wrote":["blackhole"]`, `"wrote":["unicast"]`},
 		{`"address":"192.0.2.1"`, `"address":"127.0.0.1"`}, {`"address":"192.0.2.1"`, `"address":"192.0.2.200"`}, {`"mode":"tun"`, `"mode":"nat"`},
 		{`"origin":"config,flag"`, `"origin":"root"`}, {`"origin":"config,flag"`, `"origin":""`}, {`["192.0.2.9"]`, `["0.0.0.0"]`}, {`["192.0.2.9"]`, `["x"]`},
