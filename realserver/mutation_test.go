@@ -49,7 +49,7 @@ var mutations = []struct {
 		"c.copy, c.later = bound[i], !bound[i]", "c.copy, c.later = true, false"}},
 	{"a failed start takes what it found", "converge.go", []string{"if !found[i] {", "if true {"}},
 	{"the nftables guard is not journalled", "rules.go", []string{"if !known && h.value(it)", "if false && !known && h.value(it)"}},
-	{"a VIP joins the nftables guard after it is bound", "rules.go", []string{"wider.VIPs = slices.Concat(want.VIPs, old.VIPs)", "wider.VIPs = slices.Clone(old.VIPs)"}},
+	{"a VIP joins the nftables guard after it is bound", "nftguard.go", []string{"wider.VIPs = slices.Concat(want.VIPs, old.VIPs)", "wider.VIPs = slices.Clone(old.VIPs)"}},
 	{"an altered nftables guard is left behind", "journal.go", []string{` || isTable(e.Item) && now != ""`, ""}},
 	{"the nftables guard goes when others' settings come", "policy.go", []string{"		p.nftGuard()\n", ""}},
 	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !placed[i] {", "} else if false {"}},
