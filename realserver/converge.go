@@ -359,6 +359,9 @@ func (r *Result) refusal(vips func() Set) error {
 func refused(finds []Finding) error {
 	var words []string
 	for _, f := range finds {
+		if f.Cure != "" {
+			f.Message += " (cure: " + f.Cure + ")"
+		}
 		words = append(words, f.Message)
 	}
 	if len(words) == 0 {
