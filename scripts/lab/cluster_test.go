@@ -167,7 +167,8 @@ func (c *cluster) expectServed(t *testing.T, n int, want map[string]int, vips ..
 	t.Helper()
 	got := c.connect(t, n, vips...)
 	if !maps.Equal(got, want) {
-		t.Errorf("connections served: %v, want %v", got, want)
+		t.Errorf("connections served: %v, want %v\nthe director's table and connections, the client's counters:\n%s%s%s", got, want,
+			c.director.Run(t, "ipvsadm", "-Ln", "--stats"), c.director.Run(t, "ipvsadm", "-Lnc"), c.client.Run(t, "nstat", "-as"))
 	}
 }
 
