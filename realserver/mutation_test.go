@@ -53,8 +53,8 @@ var mutations = []struct {
 	{"an altered nftables guard is left behind", "journal.go", []string{` || isTable(e.Item) && now != ""`, ""}},
 	{"the nftables guard goes when others' settings come", "policy.go", []string{"		p.nftGuard()\n", ""}},
 	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !placed[i] {", "} else if false {"}},
-	{"sit0 keeps what the kernel gives it", "policy.go", []string{"case p.host.compat(a) && raised:", "case p.host.compat(a) && raised && false:"}},
-	{"a mode that was set is taken for the one found", "policy.go", []string{"		now = p.changed[i].From", "		_ = p.changed[i].From"}},
+	{"sit0 keeps what the kernel gives it", "tunnels.go", []string{"case p.host.compat(a) && raised:", "case p.host.compat(a) && raised && false:"}},
+	{"a mode that was set is taken for the one found", "tunnels.go", []string{"		now = p.changed[i].From", "		_ = p.changed[i].From"}},
 	{"the ports are not journalled", "journal.go", []string{"case tunnel.Device, tunnel.Port, loopback.Blackhole", "case tunnel.Device, loopback.Blackhole"}},
 }
 
