@@ -38,10 +38,10 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 	if slices.Contains(tables, Item(arp.GuardTable{})) {
 		p.nftGuard()
 	}
-	p.devices()
 	if slices.Contains(tables, Item(tunnel.RulesTable{})) {
-		p.tunnelRules()
+		p.tunnelRules() // before the tunnel takes anything
 	}
+	p.devices()
 	return p.needs, p.finds
 }
 

@@ -115,3 +115,22 @@ func TestTunnelRules(t *testing.T) {
 		}
 	}
 }
+
+// TestRulesBeforeLink: a tunnel is closed to others before it takes anything, and until it takes nothing more.
+func TestRulesBeforeLink(t *testing.T) {
+	b := newBench(t)
+	b.on(base{tun: tunDown}.kernel())
+	for _, verb := range []Edit{Add(vipBrul), DropAll} {
+		r, err, _ := b.converge(verb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(it Item) int {
+			return slices.IndexFunc(r.Changes, func(c Change) bool { return c.Item == it })
+		}
+		rules, link := at(tunnel.RulesTable{}), at(tunnel.Link{Name: "tunl0"})
+		if rules < 0 || link < 0 || (rules < link) != (len(r.VIPs) > 0) {
+			t.Errorf("with %d VIPs the rules are change %d, the link is %d", len(r.VIPs), rules, link)
+		}
+	}
+}
