@@ -276,3 +276,24 @@ func TestNFT_DryRun(t *testing.T) {
 	s.ask(t, 0, "start", "--vip", vip, rulesOn)
 	s.mustBe(t, typed)
 }
+
+// Killed at each step, the transaction among them, the next verb ends where it would have ended, and nothing was answered.
+// Seen at: stolon issue 247.
+func TestNFT_KilledAtEachStep(t *testing.T) {
+	testnet.Need(t, "strace")
+	s := newSite(t)
+	down := s.rs.Snapshot(t)
+	start := []string{"start", "--vip", vip, rulesOn}
+	s.ask(t, 0, start[0], start[1:]...)
+	up := s.rs.Snapshot(t)
+	s.unheard(t, func(*testnet.Asker) {
+		s.killEach(t, []string{"stop"}, start, func() {
+			s.ask(t, 0, start[0], start[1:]...)
+			s.mustBe(t, up)
+		})
+		s.killEach(t, start, []string{"stop"}, func() {
+			s.ask(t, 0, "stop")
+			s.mustBe(t, down)
+		})
+	}, vip)
+}
