@@ -214,6 +214,8 @@ func TestFindings(t *testing.T) {
 		{"the port is taken in the other version", Set{vip6GUE}, hostWith(func(f *fake) { guarded(f); f.host.Ports[tunnel.Port{Number: 6080}] = "busy" }), nil},
 		{"the port is open for FOU", Set{vipGUE}, hostWith(func(f *fake) { guarded(f); f.host.Ports[tunnel.Port{Number: 6081}] = "fou" }),
 			[]string{"error port-busy UDP port 6081"}},
+		{"the port is open for one address", Set{vipGUE}, hostWith(func(f *fake) { guarded(f); f.host.Ports[tunnel.Port{Number: 6081}] = "bound" }),
+			[]string{"error port-busy UDP port 6081"}},
 		{"checksums, and no own address", Set{vipCSum}, hostWith(func(f *fake) { guarded(f); f.addAddr(addr("198.51.100.12/24", "eth0"), "global") }),
 			[]string{"error no-rip grecsum0"}},
 		{"checksums, and the source is known", Set{vipCSum}, hostWith(func(f *fake) {

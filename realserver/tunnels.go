@@ -94,15 +94,18 @@ func (p *policy) mode(k tunnel.Kind) {
 	}
 }
 
+// ports is what keeps a port from being opened, in words.
+var ports = map[string]string{
+	"busy":  "in use by another program",
+	"fou":   "open for FOU, without GUE's header",
+	"bound": "open for some addresses or one interface only (ip fou show)",
+}
+
 // port opens a UDP port for GUE.
 func (p *policy) port(port tunnel.Port) {
 	about := func(v VIP) bool { own, ok := v.port(); return ok && own == port }
 	found := p.host.Ports[port]
-	if found == "fou" || found == "busy" {
-		how := "in use by another program"
-		if found == "fou" {
-			how = "open for FOU without GUE's header"
-		}
+	if how, taken := ports[found]; taken {
 		p.refuse(about, "port-busy", port.String(), fmt.Sprintf("%s is %s", port, how), "take another with --gue-port, and tell the director: --tun-port")
 		return
 	}

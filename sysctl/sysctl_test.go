@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -175,4 +176,35 @@ func FuzzParse(f *testing.F) {
 			parse(b) // must not panic, whatever the kernel sends
 		}
 	})
+}
+
+// TestTunnelArgs takes the attributes of tunnels apart as `ip link add` would have been told them.
+func TestTunnelArgs(t *testing.T) {
+	attr := func(typ byte, v ...byte) []byte {
+		b := append([]byte{byte(4 + len(v)), 0, typ, 0}, v...)
+		return append(b, make([]byte, -len(b)&3)...)
+	}
+	any4, any6, here := attr(2, 0, 0, 0, 0), attr(2, make([]byte, 16)...), []byte{192, 0, 2, 11}
+	for _, c := range []struct {
+		name, kind, args, mode string
+		data                   [][]byte
+	}{
+		{"tunl0", "ipip", "", "", [][]byte{any4, attr(3, 0, 0, 0, 0), attr(9, 4)}},
+		{"one end", "ipip", "remote 192.0.2.11", "", [][]byte{any4, attr(3, here...)}},
+		{"both ends", "sit", "local 192.0.2.11 remote 192.0.2.11", "", [][]byte{attr(2, here...), attr(3, here...)}},
+		{"external", "ipip", "external", "", [][]byte{any4, attr(19)}},
+		{"ip6tnl0", "ip6tnl", "", "ip6ip6", [][]byte{any6, attr(9, 41)}},
+		{"any", "ip6tnl", "", "any", [][]byte{any6, attr(9, 0)}},
+		{"IPv4 in it", "ip6tnl", "", "ipip6", [][]byte{any6, attr(9, 4)}},
+		{"gre0", "gre", "", "", [][]byte{attr(2, 0, 0), attr(6, 0, 0, 0, 0), attr(7, 0, 0, 0, 0)}},
+		{"grecsum0", "gre", "local 192.0.2.11 icsum", "", [][]byte{attr(2, 0x80, 0), attr(6, here...), attr(7, 0, 0, 0, 0)}},
+		{"with a key", "gre", "local 192.0.2.11", "", [][]byte{attr(2, 0x20, 0), attr(6, here...)}},
+		{"no tunnel", "vlan", "", "", [][]byte{attr(2, here...)}},
+	} {
+		i := Interface{Kind: c.kind}
+		i.tunnel(slices.Concat(c.data...))
+		if i.Args != c.args || i.Mode != c.mode {
+			t.Errorf("%s: args %q, mode %q", c.name, i.Args, i.Mode)
+		}
+	}
 }

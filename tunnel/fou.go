@@ -24,7 +24,8 @@ const FOU = "fou"
 const (
 	fouAdd, fouDel, fouGet = 1, 2, 3
 	fouPort, fouAF, fouTyp = 1, 2, 4
-	fouGUE                 = 2 // FOU_ENCAP_GUE
+	fouLocal4, fouIfIndex  = 6, 11 // and what lies between: addresses, a port and a device that a port is bound to
+	fouGUE                 = 2     // FOU_ENCAP_GUE
 )
 
 // Ports lists the UDP ports that are open for FOU and GUE, and as "busy" those in use otherwise. there
@@ -70,8 +71,11 @@ func readPort(m []byte) (p Port, value string) {
 		return p, ""
 	}
 	value = "fou"
+	bound := false
 	for _, a := range attrs {
 		switch {
+		case a.Attr.Type >= fouLocal4 && a.Attr.Type <= fouIfIndex:
+			bound = bound || strings.Trim(string(a.Value), "\x00") != ""
 		case a.Attr.Type == fouPort && len(a.Value) >= 2:
 			p.Number = int(binary.BigEndian.Uint16(a.Value))
 		case a.Attr.Type == fouAF && len(a.Value) >= 1:
@@ -79,6 +83,9 @@ func readPort(m []byte) (p Port, value string) {
 		case a.Attr.Type == fouTyp && len(a.Value) >= 1 && a.Value[0] == fouGUE:
 			value = "gue"
 		}
+	}
+	if bound {
+		value = "bound"
 	}
 	return p, value
 }

@@ -207,7 +207,8 @@ func (m Mode) Command(value string) string {
 }
 
 // A Port is a UDP port that takes GUE packets, as a thing to change. Its values are "" (closed), "gue",
-// and what bars it: "fou", the other use of the same mechanism, and "busy".
+// and what bars it: "fou", the other use of the same mechanism, "bound", open for some packets only, and
+// "busy".
 type Port struct {
 	Number int
 	IPv6   bool
