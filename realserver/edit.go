@@ -60,24 +60,23 @@ type Edit func(Set) Set
 // Add is start: a VIP that is there already takes the options given and keeps its other origin.
 func Add(vips ...VIP) Edit {
 	return func(s Set) Set {
-		m := s.index()
-		for _, v := range vips {
-			v.Origin |= m[v.Addr].Origin
-			m[v.Addr] = v
+		out := slices.Clone(vips)
+		for i, v := range out {
+			if old := s.get(v.Addr); old != nil {
+				out[i].Origin |= old.Origin
+			}
 		}
-		return sorted(m)
+		out = append(out, s...) // where a VIP stands twice, the one given comes first
+		slices.SortStableFunc(out, byAddr)
+		return slices.CompactFunc(out, func(a, b VIP) bool { return a.Addr == b.Addr })
 	}
 }
 
 // Drop is stop: the VIPs with these addresses go, whoever asked for them.
 func Drop(addrs ...netip.Addr) Edit {
-	return func(s Set) Set {
-		m := s.index()
-		for _, a := range addrs {
-			delete(m, a)
-		}
-		return sorted(m)
-	}
+	gone := fromAddrs(addrs)
+	slices.SortFunc(gone, byAddr)
+	return func(s Set) Set { return s.without(gone) }
 }
 
 // DropAll is stop of everything.
@@ -87,15 +86,13 @@ func DropAll(Set) Set { return nil }
 // the stop of what o asked for.
 func Replace(o Origin, vips ...VIP) Edit {
 	return func(s Set) Set {
-		m := s.index()
-		for a, v := range m {
-			if v.Origin &^= o; v.Origin == 0 {
-				delete(m, a)
-			} else {
-				m[a] = v
+		var kept Set
+		for _, v := range s {
+			if v.Origin &^= o; v.Origin != 0 {
+				kept = append(kept, v)
 			}
 		}
-		return Add(vips...)(sorted(m))
+		return Add(vips...)(kept)
 	}
 }
 
@@ -125,9 +122,11 @@ func sorted(m map[netip.Addr]VIP) Set {
 	for _, v := range m {
 		s = append(s, v)
 	}
-	slices.SortFunc(s, func(a, b VIP) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(s, byAddr)
 	return s
 }
+
+func byAddr(a, b VIP) int { return a.Addr.Compare(b.Addr) }
 
 // get is the VIP with this address, nil where the set has none.
 func (s Set) get(a netip.Addr) *VIP {

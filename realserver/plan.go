@@ -94,9 +94,11 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 		}
 	}
 	for _, c := range vips {
-		wanted[c.Item] = true
-		p = append(p, c)
+		if !addrOf(c.Item).IsValid() { // the journal has no addresses
+			wanted[c.Item] = true
+		}
 	}
+	p = append(p, vips...)
 	for i := len(j.Changed) - 1; i >= 0; i-- {
 		if e := j.Changed[i]; !wanted[e.Item] && whole {
 			back, found := putBack(e, j, h)

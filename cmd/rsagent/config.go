@@ -228,10 +228,17 @@ func (f *file) vips(stronger ...options) ([]realserver.VIP, error) {
 	type place struct{ index, line int }
 	seen := make(map[netip.Addr]place, len(f.entries))
 	out := make([]realserver.VIP, 0, len(f.entries))
+	plain := map[bool]realserver.VIP{} // by IP version: what all have that stand there without options
 	for _, e := range f.entries {
-		v, err := build(e.addr, append(stronger[:len(stronger):len(stronger)], e.options, f.defaults)...)
-		if err != nil {
-			return nil, err
+		v, made := plain[e.addr.Is6()]
+		if v.Addr = e.addr; !made || len(e.options) > 0 {
+			var err error
+			if v, err = build(e.addr, append(stronger[:len(stronger):len(stronger)], e.options, f.defaults)...); err != nil {
+				return nil, err
+			}
+			if len(e.options) == 0 {
+				plain[e.addr.Is6()] = v
+			}
 		}
 		v.Origin = realserver.Config
 		if p, ok := seen[e.addr]; !ok {

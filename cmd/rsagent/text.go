@@ -32,7 +32,7 @@ func (p *page) row(cells ...string) {
 	for i, c := range cells {
 		cells[i] = clean(c)
 	}
-	fmt.Fprintln(p.tabs, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	io.WriteString(p.tabs, strings.TrimRight(strings.Join(cells, "\t"), "\t")+"\n")
 }
 
 // line ends a run of columns.
