@@ -75,3 +75,29 @@ func TestCase57_VRF(t *testing.T) {
 		t.Error("a VIP on a VRF without guards is silent too: the test proves nothing")
 	}
 }
+
+// sit0, brought up for an IPv6 VIP, is given addresses made of the host's IPv4 ones, which would be the source of packets
+// to anywhere. By hand that is so; after start they are gone.
+func TestCase62_SourceOfIPv6(t *testing.T) {
+	guest(t)
+	loadTunnels(t)
+	rs, peer := testnet.NewHost(t, "rs"), testnet.NewHost(t, "peer")
+	testnet.Wire(t, rs, "eth0", "10.0.0.11/24", peer, "eth0", "10.0.0.1/24")
+	rs.Run(t, "ip", "-6", "route", "add", "default", "dev", "eth0")
+	source := func() string { return rs.Run(t, "ip", "-6", "route", "get", "2001:db8::1") }
+	rs.Run(t, "ip", "link", "set", "sit0", "up")
+	if !strings.Contains(source(), "src ::10.0.0.11 ") {
+		t.Errorf("by hand the source is not ::10.0.0.11: the test proves nothing: %s", source())
+	}
+	rs.Run(t, "ip", "link", "set", "sit0", "down")
+	before := rs.Snapshot(t)
+	a := newAgent(t, rs)
+	a.do(t, 0, "start", "--vip", vip6, "--mode", "tun", "--outer", "4")
+	holds(t, rs, vip6, "sit0")
+	noCompat(t, rs)
+	if strings.Contains(source(), "src "+vip6) {
+		t.Errorf("the VIP is the source: %s", source())
+	}
+	a.do(t, 0, "stop")
+	equal(t, rs, before)
+}

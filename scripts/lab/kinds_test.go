@@ -97,6 +97,11 @@ func TestPort(t *testing.T) {
 		}
 		equal(t, rs, before)
 	})
+	t.Run("bound", func(t *testing.T) {
+		rs.Run(t, "ip", "fou", "add", "port", "6090", "gue", "local", "127.0.0.1")
+		a.do(t, 6, "start", gue...)
+		rs.Run(t, "ip", "fou", "del", "port", "6090", "local", "127.0.0.1")
+	})
 	t.Run("fou", func(t *testing.T) {
 		rs.Run(t, "ip", "fou", "add", "port", "6090", "ipproto", "4")
 		a.do(t, 6, "start", gue...)
