@@ -40,8 +40,11 @@ for file in /etc/default/rsagent /etc/sysconfig/rsagent; do
 	if sh -n "$file"; then
 		# shellcheck source=/dev/null
 		. "$file"
-	elif [ "${1-}" != stop ]; then # which must come to its end
-		exit 2
+	else
+		case ${1-} in
+		stop | status) ;; # the one must come to its end, the other needs no VIP=
+		*) exit 2 ;;
+		esac
 	fi
 done
 set +a
@@ -72,23 +75,48 @@ config() {
 	fi
 }
 
-# judged VERB: rsagent's verb with the config of VIP=. Where that cannot be, it says whose it is, and that is the end.
+# judged VERB: rsagent's verb with the config of VIP=. Where that cannot be, the reason names what it was made of.
 judged() {
-	rsagent "$1" --config "$list"
-	code=$?
-	[ $code != 2 ] || fail 2 "$list is made of $whose"
+	{ said=$(rsagent "$1" --config "$list" 2>&1 >&3); code=$?; } 3>&1
+	case $said in
+	"") return $code ;;
+	"rsagent: $list:"*) # FILE:LINE: WHY
+		said=${said#"rsagent: $list:"}
+		fail $code "$whose: ${said#*: }"
+		;;
+	esac
+	say "$said" >&2
 	return $code
 }
 
-# stop takes out what came from a config, whatever VIP= says by now, and what it does say, whoever bound that.
+# stop takes out what came from a config, whatever that says by now, and what it does say, whoever bound it. Where there is
+# no config, it takes out all. A VIP that it leaves, because that was started by itself, is a failure: it is still served.
 stop() {
-	if (config); then
-		rsagent stop --config "$list"
+	unset RSAGENT_VIP
+	(config)
+	code=$?
+	file=${RSAGENT_CONFIG:-/etc/rsagent/rsagent.yaml}
+	if [ $code = 0 ]; then
+		(judged stop)
 		code=$?
-		[ $code = 2 ] || exit $code
-		say "$me: $list is made of $whose" >&2
+	elif [ $code = 1 ] && [ -z "${RSAGENT_CONFIG-}" ] && [ ! -e "$file" ]; then
+		exec rsagent stop
+	elif [ $code = 1 ]; then
+		rsagent stop --config "$file"
+		code=$?
+	else
+		code=2
 	fi
-	exec rsagent stop --config /dev/null
+	if [ $code = 2 ]; then
+		rsagent stop --config /dev/null
+		code=$?
+	fi
+	[ $code = 0 ] || exit $code
+	rsagent status >/dev/null 2>&1
+	case $? in
+	0 | 1) fail 1 "VIPs that were started one by one stay, as rsagent status shows: $me stop VIP, or for all of them: rsagent stop" ;;
+	esac
+	exit 0
 }
 
 [ $# -le 3 ] || usage
@@ -104,11 +132,18 @@ case "${1-} ${2:+vip}" in
 "stop ") stop ;; # does not come back
 "status ") exec rsagent status ;;
 "start vip" | "stop vip" | "status vip") exec rsagent "$1" --vip "$2" ;;
-"restart vip" | "reload vip") exec rsagent start --vip "$2" ;;
+# One that came from a config is reloaded with it: a start would make it one that was asked for by hand too.
+"restart vip" | "reload vip")
+	case ${3-},$(rsagent status --vip "$2" --output json 2>/dev/null) in
+	,*'"origin":["config"'*) verb=reload ;;
+	*) exec rsagent start --vip "$2" ;;
+	esac
+	;;
 # For rsagent.service: the config of VIP=, and its name where the unit reads it.
 "config ")
 	config || exit 0
 	judged status >/dev/null
+	[ $? != 2 ] || exit 2
 	say "RSAGENT_CONFIG=$list" >"$state/environment"
 	exit
 	;;

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+
+	"rsagent/realserver"
 )
 
 // Each option by itself is taken from the strongest source that has it.
@@ -90,7 +93,8 @@ func TestVerbs(t *testing.T) {
 		{"start adds", file, []step{{"start --vip 10.0.0.9", 0, "9f"}, {"start", 0, "1c 2c 9f"}, {"start --vip 10.0.0.1", 0, "1cf 2c 9f"}}},
 		{"start given nothing keeps", "", []step{{"start --vip 10.0.0.9", 0, "9f"}, {"start", 0, "9f"}}},
 		{"stop VIP", file, []step{{"start", 0, "1c 2c"}, {"stop --vip 10.0.0.1", 0, "2c"}, {"stop", 0, ""}, {"stop --vip 10.0.0.7", 0, ""}}},
-		{"stop config", file, []step{{"start", 0, "1c 2c"}, {"start --vip 10.0.0.9,10.0.0.2", 0, "1c 2cf 9f"}, {"stop --config FILE", 0, "2f 9f"}, {"stop", 0, ""}}},
+		{"stop config", file, []step{{"start", 0, "1c 2c"}, {"start --vip 10.0.0.9,10.0.0.2", 0, "1c 2cf 9f"}, {"stop --config FILE", 0, "9f"}, {"stop", 0, ""}}},
+		{"stop what came from any config", file, []step{{"start", 0, "1c 2c"}, {"start --vip 10.0.0.9,10.0.0.2", 0, "1c 2cf 9f"}, {"stop --config /dev/null", 0, "2f 9f"}}},
 		{"restart keeps", file, []step{{"restart", 0, "1c 2c"}, {"stop --vip 10.0.0.1", 0, "2c"}, {"restart", 0, "2c"}, {"restart --vip 10.0.0.9", 0, "2c"}}},
 		{"restart starts", file, []step{{"restart --vip 10.0.0.9", 0, "9f"}, {"stop", 0, ""}, {"restart", 0, "1c 2c"}}},
 		{"reload takes over", file, []step{{"reload", 0, "1c 2c"}, {"start --vip 10.0.0.2,10.0.0.9", 0, "1c 2cf 9f"}, {"FILE vips: [10.0.0.3]", 0, ""}, {"reload", 0, "2f 3c 9f"}, {"FILE vips: []", 0, ""}, {"reload", 0, "2f 9f"}}},
@@ -145,10 +149,10 @@ func TestStopOfStrangers(t *testing.T) {
 		{"stop", "", "10.0.0.11 10.0.0.8 10.0.0.9"},
 		{"stop --vip 10.0.0.9", "", "10.0.0.11 10.0.0.8 10.0.0.2 10.0.0.1"},
 		{"stop", "RSAGENT_VIP=10.0.0.8", "10.0.0.11 10.0.0.9 10.0.0.2 10.0.0.1"},
-		{"stop --config FILE", "", "10.0.0.11 10.0.0.9 10.0.0.1"},
-		{"stop", "RSAGENT_CONFIG=FILE", "10.0.0.11 10.0.0.9 10.0.0.1"},
+		{"stop --config FILE", "", "10.0.0.11 10.0.0.9"},
+		{"stop", "RSAGENT_CONFIG=FILE", "10.0.0.11 10.0.0.9"},
 		{"stop --vip 10.0.0.9", "RSAGENT_CONFIG=FILE", "10.0.0.11 10.0.0.8 10.0.0.2 10.0.0.1"},
-		{"stop --config FILE", "RSAGENT_VIP=10.0.0.9", "10.0.0.11 10.0.0.9 10.0.0.1"},
+		{"stop --config FILE", "RSAGENT_VIP=10.0.0.9", "10.0.0.11 10.0.0.9"},
 		{"stop", "RSAGENT_CONFIG=FILE RSAGENT_VIP=10.0.0.9", "10.0.0.11 10.0.0.8 10.0.0.2 10.0.0.1"},
 	} {
 		t.Run(test.args+" "+test.vars, func(t *testing.T) {
@@ -158,7 +162,7 @@ func TestStopOfStrangers(t *testing.T) {
 			w.write("vips: [10.0.0.2]")
 			w.must(0, "start")
 			w.must(0, "start", "--vip", "10.0.0.1")
-			w.write("vips: [10.0.0.1, 10.0.0.8]") // 10.0.0.1 is not the file's to take out
+			w.write("vips: [10.0.0.1, 10.0.0.8]") // 10.0.0.1 was asked for by hand
 			for _, s := range strings.Fields(strings.ReplaceAll(test.vars, "FILE", w.config)) {
 				name, value, _ := strings.Cut(s, "=")
 				w.vars[name] = value
@@ -172,5 +176,63 @@ func TestStopOfStrangers(t *testing.T) {
 				t.Errorf("left %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// What a stop or reload of the config leaves, because it was asked for by hand as well, is said.
+func TestStays(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"stop --config /dev/null", "10.0.0.2 10.0.0.9"},
+		{"stop --config FILE", "10.0.0.2 10.0.0.9"},
+		{"stop --config FILE --dry-run", "10.0.0.2 10.0.0.9"},
+		{"reload", "10.0.0.2"},
+		{"stop", ""},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			w := newWorld(t)
+			w.write("vips: [10.0.0.1, 10.0.0.2]")
+			w.must(0, "start")
+			w.must(0, "start", "--vip", "10.0.0.2,10.0.0.9")
+			w.write("vips: [10.0.0.1]")
+			w.must(0, append(strings.Fields(strings.ReplaceAll(test.args, "FILE", w.config)), "-o", "json")...)
+			var r report
+			if err := json.Unmarshal(w.out.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range r.Findings {
+				if f.Code == "stays" && f.Level == realserver.Info && f.Cure == "rsagent stop --vip "+f.Subject {
+					got = append(got, f.Subject)
+				}
+			}
+			if s := strings.Join(got, " "); s != test.want {
+				t.Errorf("said to stay: %q, want %q\n%s", s, test.want, &w.out)
+			}
+		})
+	}
+}
+
+// Status tells who asked for a VIP.
+func TestOrigin(t *testing.T) {
+	w := newWorld(t)
+	w.write("vips: [10.0.0.1, {address: 10.0.0.2, scope: global, arp-guard: none}]")
+	w.must(0, "start")
+	w.must(0, "start", "--vip", "10.0.0.1,10.0.0.9")
+	w.must(3, "status", "--vip", "10.0.0.3", "-o", "json")
+	if want := `{"address":"10.0.0.3","mode":"dr","device":"lo","state":"down","origin":[],"arp-guard":"all","scope":"host"}`; !strings.Contains(w.out.String(), want) {
+		t.Errorf("want %s in %s", want, &w.out)
+	}
+	w.must(0, "status", "-o", "json")
+	for _, want := range []string{`"10.0.0.1","mode":"dr","device":"lo","state":"up","origin":["config","flag"],"arp-guard":"all","scope":"host"}`,
+		`"origin":["config"],"arp-guard":"none","scope":"global"}`, `"origin":["flag"],"arp-guard":"all"`} {
+		if !strings.Contains(w.out.String(), want) {
+			t.Errorf("want %s in %s", want, &w.out)
+		}
+	}
+	w.must(0, "status")
+	for _, want := range []string{"up  config and by hand\n", "up  config\n", "up  by hand\n"} {
+		if !strings.Contains(w.out.String(), want) {
+			t.Errorf("want %s in %s", want, &w.out)
+		}
 	}
 }

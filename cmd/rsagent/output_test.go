@@ -27,6 +27,7 @@ func TestJSON(t *testing.T) {
 		head  = `{"version":1,"verb":"%s","state":"%s","changed":%t,"vips":[%s],"changes":[`
 		tail  = `],"findings":[],"error":null}`
 		upVIP = `{"address":"10.0.0.100","mode":"dr","device":"lo","state":"up"}`
+		more  = `,"origin":["flag"],"arp-guard":"all","scope":"host"}` // status only
 	)
 	changes := func(outcome string) string {
 		return `{"stage":"guard","item":"net.ipv4.conf.lo.arp_ignore","from":"0","to":"1","why":"` + classic + `","outcome":"` + outcome + `"},` +
@@ -60,9 +61,9 @@ func TestJSON(t *testing.T) {
 		{"start --vip 10.0.0.100", fmt.Sprintf(head, "start", "up", true, upVIP) + changes("done") + tail, 0},
 		{"start --vip 10.0.0.100", fmt.Sprintf(head, "start", "up", false, upVIP) + tail, 0},
 		{"start --dry-run", fmt.Sprintf(head, "start", "up", false, upVIP) + tail, 0},
-		{"status", fmt.Sprintf(head, "status", "up", false, upVIP) + silent, 0},
+		{"status", fmt.Sprintf(head, "status", "up", false, strings.Replace(upVIP, "}", more, 1)) + silent, 0},
 		{"LEAK", "", 0},
-		{"status", fmt.Sprintf(head, "status", "drifted", false, strings.Replace(upVIP, `"up"`, `"drifted"`, 1)) +
+		{"status", fmt.Sprintf(head, "status", "drifted", false, strings.Replace(upVIP, `"up"}`, `"drifted"`+more, 1)) +
 			`{"stage":"guard","item":"net.ipv4.conf.all.arp_ignore","from":"0","to":"1","why":"` + whyIgnore + `","outcome":"would"}` +
 			strings.Replace(drifted, `"findings":[]`, `"findings":[{"level":"warning","code":"was-answering","subject":"10.0.0.100",`+
 				`"message":"VIP 10.0.0.100 was bound while this host answered ARP for it: neighbours may have cached its MAC address",`+
@@ -121,13 +122,13 @@ func TestText(t *testing.T) {
 		{"start --vip 10.0.0.100", "up: nothing to do\n", 0},
 		{"start --dry-run", "# up: nothing to do\n", 0},
 		{"status", "up\n" +
-			"VIP     10.0.0.100  dr on lo                      up\n" +
+			"VIP     10.0.0.100  dr on lo                      up  by hand\n" +
 			"guard   all         arp_ignore 1, arp_announce 2  silent\n" +
 			"guard   eth0        arp_ignore 1, arp_announce 2  silent\n" +
 			"tunnel  tunl0       ipip, rp_filter 0             down, 0 packets received\n", 0},
 		{"LEAK", "", 0},
 		{"status", "drifted\n" +
-			"VIP     10.0.0.100  dr on lo                      drifted\n" +
+			"VIP     10.0.0.100  dr on lo                      drifted  by hand\n" +
 			"guard   all         arp_ignore 0, arp_announce 2  not silent\n" +
 			"guard   eth0        arp_ignore 0, arp_announce 2  not silent\n" +
 			"tunnel  tunl0       ipip, rp_filter 0             down, 0 packets received\n" +

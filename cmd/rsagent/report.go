@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"rsagent/realserver"
@@ -31,6 +32,11 @@ type vip struct {
 	Mode    realserver.Mode  `json:"mode"`
 	Device  string           `json:"device"`
 	State   realserver.State `json:"state"`
+
+	// status only
+	Origin []string `json:"origin,omitzero"` // who asked for it: config, flag; none where it is not managed
+	Guard  string   `json:"arp-guard,omitempty"`
+	Scope  string   `json:"scope,omitempty"`
 }
 
 type change struct {
@@ -80,6 +86,13 @@ func (c *call) reportStatus(s *realserver.Status, err error) *report {
 	if s != nil {
 		out.State, out.Guards, out.Tunnels = s.State, s.Guards, s.Tunnels
 		out.vips(s.VIPs)
+		for i, v := range s.VIPs {
+			x := &out.VIPs[i]
+			x.Origin, x.Guard, x.Scope = []string{}, v.Guard, v.Scope
+			if v.Origin != 0 {
+				x.Origin = strings.Split(v.Origin.String(), ",")
+			}
+		}
 		out.changes(s.Drift, true)
 		out.Findings = append(out.Findings, s.Findings...)
 	}
@@ -89,7 +102,7 @@ func (c *call) reportStatus(s *realserver.Status, err error) *report {
 
 func (r *report) vips(states []realserver.VIPState) {
 	for _, v := range states {
-		r.VIPs = append(r.VIPs, vip{v.Addr.String(), v.Mode, v.On(), v.State})
+		r.VIPs = append(r.VIPs, vip{Address: v.Addr.String(), Mode: v.Mode, Device: v.On(), State: v.State})
 	}
 }
 

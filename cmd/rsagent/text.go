@@ -149,7 +149,7 @@ func (p *page) status(r *report, some bool) {
 	}
 	p.line(stateColours[r.State], string(r.State), what)
 	for _, v := range r.VIPs {
-		p.row("VIP", v.Address, string(v.Mode)+" on "+v.Device, string(v.State))
+		p.row("VIP", v.Address, string(v.Mode)+" on "+v.Device, string(v.State), v.asked())
 	}
 	if len(r.VIPs) > 0 {
 		for _, g := range r.Guards {
@@ -182,6 +182,11 @@ func (p *page) status(r *report, some bool) {
 		p.line("", "mend", ": rsagent restart")
 	}
 	p.findings(r)
+}
+
+// asked says who asked for a VIP, in words.
+func (v vip) asked() string {
+	return strings.ReplaceAll(strings.Join(v.Origin, " and "), "flag", "by hand")
 }
 
 // commands shows what a verb would do as a script: findings are comments in it.

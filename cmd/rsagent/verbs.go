@@ -28,11 +28,11 @@ func init() {
 		{name: "start", usage: "add VIPs, silence ARP for them, and bind them", vips: true, options: true, changes: true, run: (*call).start,
 			more: "Adds the VIPs given, else those of the config file; all or nothing.\nA VIP that is managed already takes the options given."},
 		{name: "stop", usage: "take VIPs out, and put back what start changed", vips: true, changes: true, run: (*call).stop,
-			more: "Takes out the VIPs given, managed or not; with --config those that came from a config file or stand in\nthis one; with neither all that are managed."},
+			more: "Takes out the VIPs given, managed or not; with --config those that came from a config file or stand in\nthis one; with neither all that are managed. One that was asked for by hand and does not stand in FILE stays, and is named."},
 		{name: "restart", usage: "mend what is managed; start if nothing is", vips: true, options: true, changes: true, run: (*call).restart,
 			more: "VIPs and options given count only where nothing is managed."},
 		{name: "reload", usage: "take over the config file; start if nothing is managed", vips: true, options: true, changes: true, run: (*call).reload,
-			more: "Makes the VIPs that came from the config file equal to it; others stay.\nVIPs given count only where nothing is managed."},
+			more: "Makes the VIPs that came from the config file equal to it; others stay,\nand so does one that was asked for by hand too, which is named. VIPs given count only where nothing is managed."},
 		{name: "status", usage: "compare the host with what is managed; changes nothing", vips: true, run: (*call).status,
 			more: "Exit code 0: up. 1: drifted. 3: down. 4: cannot tell."},
 		{name: "version", usage: "show version, commit and Go version", run: (*call).version},
@@ -82,7 +82,9 @@ func (c *call) reload() (int, error) {
 		return 0, err
 	}
 	if f.exists {
-		return c.change(realserver.Or(realserver.Replace(realserver.Config, configured...), startEdit(vips)), c.lives(vips, nil)), nil
+		return c.change(realserver.Or(realserver.Replace(realserver.Config, configured...), startEdit(vips)), func(r *realserver.Result) error {
+			return errors.Join(stays(realserver.Config)(r), c.lives(vips, nil)(r))
+		}), nil
 	}
 	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), func(r *realserver.Result) error {
 		for _, v := range r.VIPs {
@@ -114,6 +116,24 @@ type check func(*realserver.Result) error
 
 func content(*realserver.Result) error { return nil }
 
+// stays is the check of a verb that took out what came from a config: it tells of the VIPs with these origins before
+// that stay, as they were asked for by hand.
+func stays(were realserver.Origin) check {
+	return func(r *realserver.Result) error {
+		left := make(map[netip.Addr]bool, len(r.Before))
+		for _, v := range r.Before {
+			left[v.Addr] = v.Origin&were == were
+		}
+		for _, v := range r.VIPs {
+			if left[v.Addr] && v.Origin&realserver.Config == 0 {
+				r.Findings = append(r.Findings, realserver.Finding{Level: realserver.Info, Code: "stays", Subject: v.Addr.String(),
+					Message: "VIP " + v.Addr.String() + " stays: it was asked for by hand, or by an instance of rsagent@", Cure: "rsagent stop --vip " + v.Addr.String()})
+			}
+		}
+		return nil
+	}
+}
+
 func (c *call) stop() (int, error) {
 	_, vipFlag := c.flags["vip"]
 	_, configFlag := c.flags["config"]
@@ -136,7 +156,8 @@ func (c *call) stop() (int, error) {
 		for _, e := range f.entries {
 			given = append(given, e.addr)
 		}
-		return c.change(realserver.Replace(realserver.Config), content, given...), nil
+		drop, release := realserver.Drop(given...), realserver.Replace(realserver.Config)
+		return c.change(func(s realserver.Set) realserver.Set { return release(drop(s)) }, stays(0), given...), nil
 	}
 	if len(addrs) == 0 {
 		return c.change(realserver.DropAll, content), nil

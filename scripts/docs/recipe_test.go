@@ -41,6 +41,7 @@ var runs = map[string][2]string{
 	"seed.sh DISK": {"scripts/lab/callers", "TestFirstBoot"},
 
 	"rsagent VERB [flags]": {"scripts/docs", "TestTables"},
+	"stop --config":        {"scripts/cases", "TestDropInStopsAll"},
 	"stop --blackhole":     {"scripts/cases", "TestCase58_ForwardingHost"},
 	"stop --vip":           {"scripts/cases", "TestCase04_GuardsStayForTheOtherVIP"},
 	"stop --vip VIP":       {"scripts/cases", "TestCase58_ForwardingHost"},

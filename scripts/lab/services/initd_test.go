@@ -83,7 +83,7 @@ func TestInitScriptBadInput(t *testing.T) {
 			"VIP='10.9.0.105 10.9.0.l04'":             `lvs_real.sh: VIP= in /etc/default/rsagent: "10.9.0.l04" is not an IP address`,
 			"VIP='10.9.0.105 $(touch /tmp/evil)'":     `lvs_real.sh: VIP= in /etc/default/rsagent: "$(touch" is not an IP address`,
 			"VIP='10.9.0.105 *'":                      `lvs_real.sh: VIP= in /etc/default/rsagent: "*" is not an IP address`,
-			"VIP='10.9.0.105 10.9.0.300'":             `lvs_real.sh: /run/rsagent/default.yaml is made of VIP= in /etc/default/rsagent`,
+			"VIP='10.9.0.105 10.9.0.300'":             `lvs_real.sh: VIP= in /etc/default/rsagent: address: "10.9.0.300" is not an IP address`,
 			"VIP='10.9.0.105 10.9.0.104/24'":          `10.9.0.104/24: a VIP is a single address`,
 			"VIP='10.9.0.105 10.9.0.104":              defaultFile,
 			"VIP='10.9.0.104'\nRSAGENT_MODE=nat":      `RSAGENT_MODE: "nat" is none of dr, tun`,
