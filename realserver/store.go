@@ -80,6 +80,15 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 	return s, j, false, nil
 }
 
+// Managed is the managed set as the journal has it now. It takes no lock. Errors: *JournalError.
+func (a *Agent) Managed() (Set, error) {
+	_, j, _, err := a.openStore()
+	if err != nil {
+		return nil, err
+	}
+	return j.VIPs, nil
+}
+
 // JournalPath is where this network namespace's journal is, or would be.
 func (a *Agent) JournalPath() (string, error) {
 	name, err := namespace()

@@ -96,6 +96,8 @@ func TestVerbs(t *testing.T) {
 		{"stop config", file, []step{{"start", 0, "1c 2c"}, {"start --vip 10.0.0.9,10.0.0.2", 0, "1c 2cf 9f"}, {"stop --config FILE", 0, "9f"}, {"stop", 0, ""}}},
 		{"stop what came from any config", file, []step{{"start", 0, "1c 2c"}, {"start --vip 10.0.0.9,10.0.0.2", 0, "1c 2cf 9f"}, {"stop --config /dev/null", 0, "2f 9f"}}},
 		{"restart keeps", file, []step{{"restart", 0, "1c 2c"}, {"stop --vip 10.0.0.1", 0, "2c"}, {"restart", 0, "2c"}, {"restart --vip 10.0.0.9", 0, "2c"}}},
+		{"restart needs no file", file, []step{{"restart", 0, "1c 2c"}, {"FILE vips: x", 0, ""}, {"restart", 0, "1c 2c"}, {"restart --dry-run", 0, "1c 2c"},
+			{"restart --config FILE", 2, "1c 2c"}, {"restart --mode nat", 2, "1c 2c"}, {"reload", 2, "1c 2c"}, {"stop", 0, ""}, {"restart", 2, ""}}},
 		{"restart starts", file, []step{{"restart --vip 10.0.0.9", 0, "9f"}, {"stop", 0, ""}, {"restart", 0, "1c 2c"}}},
 		{"reload takes over", file, []step{{"reload", 0, "1c 2c"}, {"start --vip 10.0.0.2,10.0.0.9", 0, "1c 2cf 9f"}, {"FILE vips: [10.0.0.3]", 0, ""}, {"reload", 0, "2f 3c 9f"}, {"FILE vips: []", 0, ""}, {"reload", 0, "2f 9f"}}},
 		{"reload without its file", file, []step{{"reload", 0, "1c 2c"}, {"FILE", 0, ""}, {"reload", 6, "1c 2c"}, {"restart", 0, "1c 2c"}}},
@@ -233,6 +235,32 @@ func TestOrigin(t *testing.T) {
 	for _, want := range []string{"up  config and by hand\n", "up  config\n", "up  by hand\n"} {
 		if !strings.Contains(w.out.String(), want) {
 			t.Errorf("want %s in %s", want, &w.out)
+		}
+	}
+}
+
+// A restart says which flags it pays no heed to.
+func TestIgnored(t *testing.T) {
+	for args, want := range map[string]string{
+		"restart": "", "restart --vip 10.0.0.9": "--vip", "restart --mode tun --arp-guard none": "--mode --arp-guard", "restart --config FILE": "--config",
+		"start --vip 10.0.0.1 --scope host": "", "reload --mode dr": "",
+	} {
+		w := newWorld(t)
+		w.write("vips: [10.0.0.1]")
+		w.must(0, "start")
+		w.must(0, append(strings.Fields(strings.ReplaceAll(args, "FILE", w.config)), "-o", "json")...)
+		var r report
+		if err := json.Unmarshal(w.out.Bytes(), &r); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range r.Findings {
+			if f.Code == "ignored" {
+				got = append(got, f.Subject)
+			}
+		}
+		if s := strings.Join(got, " "); s != want || r.Changed {
+			t.Errorf("%s: %q is said to be ignored, want %q\n%s", args, s, want, &w.out)
 		}
 	}
 }

@@ -64,8 +64,16 @@ func startEdit(vips []realserver.VIP) realserver.Edit {
 	return realserver.Add(vips...)
 }
 
+// restart mends what is managed, which needs no file: a typing error in it must not keep a host from being silent.
 func (c *call) restart() (int, error) {
-	_, vips, err := c.read()
+	_, named := c.flags["config"]
+	set, err := (&realserver.Agent{StateDir: c.stateDir}).Managed()
+	var vips []realserver.VIP
+	if named || err == nil && len(set) == 0 {
+		_, vips, err = c.read()
+	} else {
+		vips, err = c.asked(&file{}) // what is given is judged all the same
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -104,11 +112,31 @@ func (c *call) lives(given, about []realserver.VIP) check {
 			r.Findings = append(r.Findings, realserver.Finding{Level: realserver.Warning, Code: "ignored", Subject: "--vip",
 				Message: c.verb + " takes the VIPs given only where nothing is managed", Cure: "rsagent start --vip VIP"})
 		}
+		if c.verb == "restart" && len(r.Before) > 0 {
+			r.Findings = append(r.Findings, c.ignored()...)
+		}
 		if len(given) > 0 || len(r.Before) > 0 {
 			return r.Unserved(about...)
 		}
 		return fmt.Errorf("%w: no --vip, no VIP in a config file, and nothing is managed", errNotConfigured)
 	}
+}
+
+// ignored tells of the flags that a restart pays no heed to where something is managed. Variables are meant for other verbs too.
+func (c *call) ignored() (finds []realserver.Finding) {
+	ignore := func(flag, what, cure string) {
+		finds = append(finds, realserver.Finding{Level: realserver.Warning, Code: "ignored", Subject: flag,
+			Message: "restart takes " + what + " only where nothing is managed", Cure: cure})
+	}
+	for _, o := range vipOptions {
+		if w, ok := c.flags[o.name]; ok {
+			ignore(w.where, w.where, "rsagent start --vip VIP, with all its options")
+		}
+	}
+	if w, ok := c.flags["config"]; ok {
+		ignore(w.where, "a config file", "rsagent reload --config "+w.last())
+	}
+	return finds
 }
 
 // A check finds fault with what a verb could not do although nothing failed.

@@ -72,7 +72,7 @@ func TestUnitBadInput(t *testing.T) {
 		{"own address", config("vips: [10.9.0.106, " + own + "]"), own, false},
 		{"missing binary", func(t *testing.T) { configure(t, "10.9.0.104"); away("/usr/sbin/rsagent")(t) }, "Failed to locate executable rsagent: No such file or directory", false},
 		{"typing error in VIP=", vips(`VIP="10.9.0.104 10.9.0.l05"`), `lvs_real.sh: VIP= in /etc/default/rsagent: "10.9.0.l05" is not an IP address`, false},
-		{"no address in VIP=", vips(`VIP="10.9.0.104 10.9.0.300"`), "default.yaml is made of VIP= in /etc/default/rsagent", false},
+		{"no address in VIP=", vips(`VIP="10.9.0.104 10.9.0.300"`), `lvs_real.sh: VIP= in /etc/default/rsagent: address: "10.9.0.300" is not an IP address`, false},
 		{"missing script", func(t *testing.T) { vips("VIP=10.9.0.104")(t); away(dropIn)(t) }, "lvs_real.sh: not found", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -161,6 +161,15 @@ func TestOnline(t *testing.T) {
 	moves(t, func() { systemctl(t, "start", "rsagent-online") })
 	exits(t, 0, "rsagent", "status")
 	holds(t, "10.9.0.104")
+
+	// So it is while someone edits the config.
+	write(t, yamlFile, "vips: [nonsense")
+	here.SetIPv4Conf(t, "all", "arp_announce", "1")
+	moves(t, func() { systemctl(t, "restart", "rsagent-online") })
+	exits(t, 0, "rsagent", "status")
+	here.SetIPv4Conf(t, "all", "arp_announce", "1")
+	moves(t, func() { fails(t, "reload", "rsagent", yamlFile) })
+	exits(t, 0, "rsagent", "status")
 }
 
 // TestVerify: systemd finds no fault with the units, and few with their exposure.
