@@ -92,7 +92,7 @@ func TestEdits(t *testing.T) {
 		{"add keeps the other origin", Set{conf(vipA)}, Add(vipA), Set{both(vipA)}},
 		{"drop", Set{vipA, vipB}, Drop(a), Set{vipB}},
 		{"drop what is not there", Set{vipB}, Drop(a), Set{vipB}},
-		{"drop takes a VIP out whoever asked for it", Set{both(vipA)}, Drop(a), Set{}},
+		{"drop takes a VIP out whoever asked for it", Set{both(vipA)}, Drop(a), nil},
 		{"drop all", Set{vipA, vipB}, DropAll, nil},
 		{"replace adds and drops", Set{vipA, conf(vipB)}, Replace(Config, conf(vipC)), Set{vipA, conf(vipC)}},
 		{"replace leaves the other origin", Set{both(vipA)}, Replace(Config), Set{flag(vipA)}},
