@@ -225,6 +225,10 @@ func (f *file) syntax(err error) error {
 // vips makes the VIPs of a file, given the layers that are stronger. The same one may stand twice,
 // but not with other options.
 func (f *file) vips(stronger ...options) ([]realserver.VIP, error) {
+	if len(f.entries) == 0 { // options that have no effect are judged too
+		_, err := build(netip.Addr{}, append(stronger, f.defaults)...)
+		return nil, err
+	}
 	type place struct{ index, line int }
 	seen := make(map[netip.Addr]place, len(f.entries))
 	out := make([]realserver.VIP, 0, len(f.entries))

@@ -149,11 +149,7 @@ func (c *call) asked(f *file) ([]realserver.VIP, error) {
 		return nil, err
 	}
 	if len(addrs) == 0 {
-		configured, err := f.vips(c.flags, c.vars)
-		if len(configured) == 0 && err == nil {
-			_, err = build(netip.Addr{}, c.flags, c.vars, f.defaults) // of no effect, but judged
-		}
-		return configured, err
+		return f.vips(c.flags, c.vars)
 	}
 	if _, err := f.vips(); err != nil {
 		return nil, err

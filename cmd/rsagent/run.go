@@ -76,7 +76,15 @@ func (e env) show(b []byte) int {
 }
 
 // complain writes an error as one line.
-func (e env) complain(err error) { fmt.Fprintf(e.stderr, "rsagent: %s\n", clean(oneLine(err))) }
+func (e env) complain(err error) {
+	line := clean(oneLine(err))
+	if len(line) > longest { // it quotes what someone wrote
+		line = strings.ToValidUTF8(line[:longest], "") + " …"
+	}
+	fmt.Fprintf(e.stderr, "rsagent: %s\n", line)
+}
+
+const longest = 4000 // bytes of an error
 
 // oneLine joins the lines of an error, each once.
 func oneLine(err error) string {

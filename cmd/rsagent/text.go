@@ -15,7 +15,7 @@ import (
 // clean makes what came from elsewhere, an interface's name, say, unable to steer a terminal.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if !unicode.IsPrint(r) { // control characters, and such as change the direction of text
 			return '?'
 		}
 		return r
