@@ -77,6 +77,9 @@ func TestConfigIsReadWhereItCounts(t *testing.T) {
 	w.must(0, "status", "--vip", "10.0.0.1")
 	w.must(0, "stop", "--vip", "10.0.0.4")
 	w.must(2, "stop", "--config", w.config)
+	w.write("mode: nat\nvips: []")
+	w.must(2, "stop", "--config", w.config)
+	w.must(2, "status", "--config", w.config)
 	w.must(0, "stop")
 	w.write("vips: [10.0.0.2, {address: 10.0.0.3, mode: dr}]")
 	w.must(0, "start", "--vip", "10.0.0.4", "--mode", "tun", "--tunnel", "ipip") // no business of the file's VIPs

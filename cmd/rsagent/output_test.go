@@ -181,6 +181,10 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 	if s := w.out.String(); strings.Contains(s, "\x1b") || !strings.Contains(s, "eth?[2J") {
 		t.Errorf("%q", s)
 	}
+	w.must(2, "start", "--mode", "\u202e"+strings.Repeat("d", 100_000)) // right to left
+	if s := w.errs.String(); strings.Contains(s, "\u202e") || len(s) > 5000 || strings.Count(s, "\n") != 1 {
+		t.Errorf("%d bytes: %.80q", len(s), s)
+	}
 }
 
 // A failure is told in the changes, in the error, and on one line of stderr.
