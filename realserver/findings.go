@@ -109,12 +109,33 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 	}
 	if leaks(j, h, p) {
 		bound := onHost(j.VIPs, h)
+		table, _ := arp.ParseGuard(h.value(arp.GuardTable{}))
 		for i, v := range j.VIPs {
-			if bound[i] && v.Addr.Is4() {
+			if bound[i] && v.Addr.Is4() && !table.Drops(v.Addr) {
 				finds = append(finds, Finding{Level: Warning, Code: "was-answering", Subject: v.Addr.String(),
 					Message: fmt.Sprintf("VIP %s was bound while this host answered ARP for it: neighbours may have cached its MAC address", v.Addr),
 					Cure:    "on the director: arping -U -I NIC " + v.Addr.String()})
 			}
+		}
+	}
+	return append(finds, muted(j, h, p)...)
+}
+
+// muted finds addresses that are no VIPs, and for which the host will answer no more either: arp_ignore 1 makes no
+// difference between them.
+func muted(j *Journal, h *Host, p []Change) (finds []Finding) {
+	if !slices.ContainsFunc(p, func(c Change) bool {
+		return c.Stage == Guard && c.Item == (sysctl.Key{Iface: sysctl.All, Knob: sysctl.ARPIgnore})
+	}) {
+		return nil
+	}
+	holders := h.holders()
+	for _, a := range h.Addrs {
+		ip := a.Prefix.Addr()
+		if holders[a.Device] && ip.Is4() && !ip.IsLoopback() && !j.VIPs.has(ip) && !slices.Contains(j.Leaving, ip) {
+			finds = append(finds, Finding{Level: Info, Code: "muted", Subject: ip.String(),
+				Message: fmt.Sprintf("%s on %s is no VIP, and this host will answer ARP for it no more either", ip, a.Device),
+				Cure:    "where neighbours ask for it: --arp-guard nft, which silences the VIPs only"})
 		}
 	}
 	return finds

@@ -216,3 +216,15 @@ func TestSnapshot(t *testing.T) {
 		t.Error("a change of an entry is not seen")
 	}
 }
+
+// A journal that cannot be used is told with the VIPs that it seems to name.
+func TestJournalNames(t *testing.T) {
+	a := &Agent{StateDir: t.TempDir()}
+	path, err := a.JournalPath()
+	must(t, err)
+	must(t, os.WriteFile(path, []byte(`{"version":1,"vips":[{"address":"192.0.2.1"},{"address":"x"},{"address":"2001:db8::1"},{"address":"192.0.2.1"`), 0o644))
+	_, err = a.Managed()
+	if err == nil || !strings.HasSuffix(err.Error(), "remove it and run: rsagent stop --vip VIP (it names 192.0.2.1,2001:db8::1); the settings it was to put back stay as they are") {
+		t.Error(err)
+	}
+}

@@ -144,7 +144,7 @@ func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
 			return left("shared", other+" is on it too")
 		}
 	}
-	return []Change{{Stage: PutBack, Item: e.Item, From: now, To: e.From, Why: "as it was before start"}}, nil
+	return []Change{{Stage: PutBack, Item: e.Item, From: now, To: e.From, Why: "as it was before rsagent changed it"}}, nil
 }
 
 func orAbsent(value string) string {
@@ -190,7 +190,7 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 		case v == nil && !leaving[ip]:
 		case !holders[a.Device]:
 			if v != nil {
-				more = append(more, onNIC(a))
+				more = append(more, onNIC(h, a))
 			}
 		case v == nil:
 			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
@@ -232,10 +232,18 @@ func twice(h *Host, vip netip.Addr, holders map[string]bool) bool {
 	return n > 1
 }
 
-func onNIC(a loopback.Held) Finding {
-	return Finding{Level: Warning, Code: "vip-on-nic", Subject: a.Device,
+// onNIC finds a VIP that is on a NIC too. That one is never touched; and where it is the host's own, none is told to.
+func onNIC(h *Host, a loopback.Held) Finding {
+	f := Finding{Level: Warning, Code: "vip-on-nic", Subject: a.Device,
 		Message: fmt.Sprintf("VIP %s is on %s too, which answers for it; right only where this host is the director as well", a.Prefix.Addr(), a.Device),
 		Cure:    "none if keepalived put it there; else: ip addr del " + a.Addr.String()}
+	if others := slices.ContainsFunc(h.Addrs, func(b loopback.Held) bool {
+		return b != a && b.Device == a.Device && b.Scope == "global" && b.Prefix.Addr().Is4() == a.Prefix.Addr().Is4()
+	}); !others || a.Prefix.Addr() == h.Source {
+		f.Message += "; it is this host's own address there"
+		f.Cure = "rsagent stop --vip " + a.Prefix.Addr().String() + ", if it is not"
+	}
+	return f
 }
 
 // removal deletes an address and nothing else: where it is a primary with secondaries, those would

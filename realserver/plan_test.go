@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -203,7 +204,11 @@ func TestFindings(t *testing.T) {
 			f.link(sysctl.Interface{Name: "tun7", Index: 7})
 		}), []string{"error no-arp tun7"}},
 		{"an interface left uncovered", Set{vipAeth}, hostWith(func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true}) }),
-			[]string{"warning uncovered eth1", "warning uncovered eth1"}},
+			[]string{"warning uncovered eth1"}},
+		{"no guard", Set{vipAnone}, hostWith(func(f *fake) { f.host.Links[0].Up = true }), []string{"info no-guard 192.0.2.1"}},
+		{"no guard, and silent all the same", Set{vipAnone}, hostWith(guarded), nil},
+		{"no guard beside guard all", Set{vipAnone, vipC}, hostWith(func(f *fake) { f.host.Links[0].Up = true }), nil},
+		{"no guard beside the guard of each interface", Set{vipAnone, with(vipC, func(v *VIP) { v.Guard, v.Interfaces = GuardInterface, []string{"eth0"} })}, hostWith(nil), nil},
 		{"IPv6 is disabled", Set{vip6}, hostWith(func(f *fake) { f.host.Links[0].IPv6 = false }), []string{"error ipv6-disabled lo"}},
 		{"VIP on lo, bare tunnel, all strict", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 1) }), []string{"error rp-filter tunl0"}},
 		{"VIP on lo, bare tunnel, all loose", Set{vipBlo}, hostWith(func(f *fake) { guarded(f); f.set("all", "rp_filter", 2) }), []string{"error rp-filter tunl0"}},
@@ -245,6 +250,105 @@ func TestFindings(t *testing.T) {
 		_, finds := plan(&Journal{VIPs: c.set}, c.host)
 		if d := cmp.Diff(c.want, codes(finds)); d != "" {
 			t.Errorf("%s: %s", c.name, d)
+		}
+	}
+}
+
+var vipAnone = with(vipA, func(v *VIP) { v.Guard = GuardNone })
+
+// TestWords: what a finding says, and that its cure does no harm.
+func TestWords(t *testing.T) {
+	eth1 := func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true}) }
+	for _, c := range []struct {
+		name string
+		set  Set
+		host *Host
+		code string
+		want string
+	}{
+		{"uncovered", Set{vipAeth}, hostWith(eth1), "uncovered",
+			"eth1 is not guarded: it answers ARP for 192.0.2.1, and may ask by ARP as 192.0.2.1 (arp_ignore 0, arp_announce 0) (add --interface eth1, or take --arp-guard all)"},
+		{"half uncovered, several VIPs", Set{vipAeth, with(vipC, func(v *VIP) { v.Guard, v.Interfaces = GuardInterface, []string{"eth0"} })},
+			hostWith(func(f *fake) { eth1(f); f.set("eth1", "arp_announce", 2) }), "uncovered",
+			"eth1 is not guarded: it answers ARP for 192.0.2.1 and 1 more (arp_ignore 0) (add --interface eth1, or take --arp-guard all)"},
+		{"on a NIC", Set{vipA}, hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/24", "eth0"), "global") }), "vip-on-nic",
+			"VIP 192.0.2.1 is on eth0 too, which answers for it; right only where this host is the director as well (none if keepalived put it there; else: ip addr del 192.0.2.1/24 dev eth0)"},
+		{"the only address", Set{with(vipA, func(v *VIP) { v.Addr = netip.MustParseAddr("198.51.100.11") })}, hostWith(nil), "vip-on-nic",
+			"VIP 198.51.100.11 is on eth0 too, which answers for it; right only where this host is the director as well; it is this host's own address there (rsagent stop --vip 198.51.100.11, if it is not)"},
+		{"the source of the default route", Set{vipA}, hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/24", "eth0"), "global"); f.host.Source = vipA.Addr }), "vip-on-nic",
+			"VIP 192.0.2.1 is on eth0 too, which answers for it; right only where this host is the director as well; it is this host's own address there (rsagent stop --vip 192.0.2.1, if it is not)"},
+		{"a NIC is gone", Set{with(vipAeth, func(v *VIP) { v.Interfaces = []string{"eth7"} })}, hostWith(nil), "no-interface",
+			"there is no interface eth7 to guard (rsagent start --vip 192.0.2.1 --arp-guard interface --interface NAME, of one that is there (ip -br link); or rsagent stop --vip 192.0.2.1)"},
+	} {
+		_, finds := plan(&Journal{VIPs: c.set}, c.host)
+		got := ""
+		for _, f := range finds {
+			if f.Code == c.code {
+				got += f.Message + " (" + f.Cure + ")"
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %s\nwant: %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestWasAnswering: a VIP that the nftables guard silenced had not been answered for, whatever the settings were.
+func TestWasAnswering(t *testing.T) {
+	for table, want := range map[string][]string{"": {"warning was-answering 192.0.2.1"}, "drop 192.0.2.1 send eth0=198.51.100.11": nil,
+		"drop 192.0.2.9 send eth0=198.51.100.11": {"warning was-answering 192.0.2.1"}} {
+		h := hostWith(func(f *fake) { f.addAddr(addr("192.0.2.1/32", "lo"), "host"); f.host.Tables[arp.GuardTable{}] = table })
+		j := &Journal{VIPs: Set{vipA}, Changed: []Entry{{Item: arp.GuardTable{}, Wrote: []string{rules}}}}
+		p, _ := plan(j, h)
+		if got := codes(opening(j, h, p, false)); !slices.Equal(got, want) {
+			t.Errorf("table %q: %v, want %v", table, got, want)
+		}
+	}
+}
+
+// TestMuted: guard all silences addresses too that are no VIPs; that is said when it is set.
+func TestMuted(t *testing.T) {
+	add := func(f *fake) {
+		f.addAddr(addr("203.0.113.5/32", "lo"), "global")
+		f.addAddr(addr("127.0.0.2/8", "lo"), "host")
+		f.addAddr(addr("192.0.2.1/32", "lo"), "host")
+	}
+	for _, c := range []struct {
+		name string
+		vip  VIP
+		host *Host
+		want []string
+	}{
+		{"all", vipA, hostWith(add), []string{"info muted 203.0.113.5"}},
+		{"nft", with(vipA, func(v *VIP) { v.Guard = GuardNFT }), hostWith(add), nil},
+		{"silent before", vipA, hostWith(func(f *fake) { add(f); f.set("all", "arp_ignore", 1) }), nil},
+	} {
+		j := &Journal{VIPs: Set{c.vip}}
+		p, _ := plan(j, c.host)
+		got := slices.DeleteFunc(codes(opening(j, c.host, p, false)), func(s string) bool { return strings.Contains(s, "answering") })
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestSilentByNFT: an interface is silent where the table drops what asks for each VIP, whatever its settings.
+func TestSilentByNFT(t *testing.T) {
+	nft := with(vipA, func(v *VIP) { v.Guard = GuardNFT })
+	for _, c := range []struct {
+		set   Set
+		table string
+		good  bool
+	}{
+		{Set{nft}, "drop 192.0.2.1 send eth0=198.51.100.11", true},
+		{Set{nft}, "", false},
+		{Set{nft, with(vipAnone, func(v *VIP) { v.Addr = vipC.Addr })}, "drop 192.0.2.1 send eth0=198.51.100.11", false},
+	} {
+		h := hostWith(func(f *fake) { f.host.Tables[arp.GuardTable{}] = c.table })
+		for _, g := range h.silence(c.set) {
+			if g.Rules == "" && (g.Good != c.good || g.ByRules != c.good) {
+				t.Errorf("%v, table %q: %+v", c.set, c.table, g)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"rsagent/arp"
 	"rsagent/loopback"
@@ -87,19 +88,19 @@ func (p *policy) guards() {
 		if v.Addr.Is6() {
 			continue // Linux answers no neighbour solicitation for an address that is on lo only
 		}
-		if v.Guard == GuardNone {
-			p.find(Info, "no-guard", v.Addr.String(), fmt.Sprintf("this host answers ARP for %s, as its guard is none: right only where it shares no segment with the director", v.Addr), "")
-		}
 		everywhere = everywhere || v.Guard == GuardAll
 		names = append(names, p.resolve(v)...)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
+	if !everywhere {
+		p.unguarded(names)
+	}
 	var out []sysctl.Setting
 	for _, r := range arp.Rules(p.scopeHost()) {
 		if everywhere {
 			all := r.Everywhere(p.base, append(p.host.guardable(), sysctl.Default))
-			if len(all) > 0 {
+			if len(all) > 0 || p.made(sysctl.Key{Iface: "lo", Knob: r.Knob}) { // someone may have made all good otherwise since
 				p.decorate(r)
 			}
 			out = append(out, all...)
@@ -108,11 +109,26 @@ func (p *policy) guards() {
 		for _, name := range names {
 			out = append(out, r.On(p.base, name)...)
 		}
-		if len(names) > 0 {
-			p.uncovered(r, names)
-		}
+	}
+	if !everywhere && len(names) > 0 {
+		p.uncovered(names)
 	}
 	p.settings("", out)
+}
+
+// unguarded tells of the VIPs with no guard for which the host does answer: the settings may be good by themselves.
+func (p *policy) unguarded(names []string) {
+	ignore := arp.Rules(p.scopeHost())[0]
+	if !slices.ContainsFunc(p.host.speakers(), func(i string) bool {
+		return !slices.Contains(names, i) && !ignore.Good(p.base.Effective(i, ignore.Knob))
+	}) {
+		return
+	}
+	for _, v := range p.set {
+		if v.Addr.Is4() && v.Guard == GuardNone {
+			p.find(Info, "no-guard", v.Addr.String(), fmt.Sprintf("this host answers ARP for %s, as its guard is none: right only where it shares no segment with the director", v.Addr), "")
+		}
+	}
 }
 
 // decorate writes a rule to lo, as the classic recipe does. It comes before what counts: a run killed
@@ -152,7 +168,8 @@ func (p *policy) resolve(v VIP) (out []string) {
 		about := func(o VIP) bool { return slices.Contains(o.Interfaces, name) }
 		switch {
 		case l == nil:
-			p.refuse(about, "no-interface", name, "there is no interface "+name+" to guard", "ip -br link")
+			p.refuse(about, "no-interface", name, "there is no interface "+name+" to guard",
+				fmt.Sprintf("rsagent start --vip %s --arp-guard interface --interface NAME, of one that is there (ip -br link); or rsagent stop --vip %s", v.Addr, v.Addr))
 		case !l.ARP:
 			p.refuse(about, noARP, name, name+" takes no ARP: guarding it has no effect", "ip -br link")
 		default:
@@ -165,12 +182,29 @@ func (p *policy) resolve(v VIP) (out []string) {
 	return out
 }
 
-// uncovered tells of interfaces that would answer and were not named.
-func (p *policy) uncovered(r sysctl.Rule, names []string) {
+// uncovered tells of interfaces that were not named, and what they do.
+func (p *policy) uncovered(names []string) {
+	var vips []string
+	for _, v := range p.set {
+		if v.Guard == GuardInterface {
+			vips = append(vips, v.Addr.String())
+		}
+	}
+	what := vips[0]
+	if len(vips) > 1 {
+		what = fmt.Sprintf("%s and %d more", what, len(vips)-1)
+	}
 	for _, name := range p.host.speakers() {
-		if v := p.host.Conf.Effective(name, r.Knob); !slices.Contains(names, name) && !r.Good(v) {
-			p.find(Warning, "uncovered", name, fmt.Sprintf("%s is not guarded: its %s is %d in effect", name, r.Knob, v),
-				"add --interface "+name+", or take --arp-guard all")
+		var does, values []string
+		for i, r := range arp.Rules(p.scopeHost()) {
+			if v := p.host.Conf.Effective(name, r.Knob); !r.Good(v) {
+				does = append(does, [...]string{"answers ARP for " + what, "may ask by ARP as " + what}[i])
+				values = append(values, fmt.Sprintf("%s %d", r.Knob, v))
+			}
+		}
+		if len(does) > 0 && !slices.Contains(names, name) {
+			p.find(Warning, "uncovered", name, fmt.Sprintf("%s is not guarded: it %s (%s)", name, strings.Join(does, ", and "), strings.Join(values, ", ")),
+				"add --interface "+quote(name)+", or take --arp-guard all")
 		}
 	}
 }

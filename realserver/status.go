@@ -38,9 +38,10 @@ type Silence struct {
 	ARPIgnore   int    `json:"arp_ignore"`
 	ARPAnnounce int    `json:"arp_announce"`
 	Good        bool   `json:"good"`
-	Asked       bool   `json:"-"`               // a VIP asks for it
 	Rules       string `json:"rules,omitempty"` // of nftables, where they and no settings are meant
 	Why         string `json:"why"`
+	Asked       bool   `json:"asked"` // a VIP asks for it
+	ByRules     bool   `json:"-"`     // good whatever the settings, by the rules of nftables
 }
 
 // arrival is how the VIP's packets come, in words.
@@ -275,7 +276,15 @@ func (h *Host) silence(s Set) []Silence {
 		}
 		out = append(out, g)
 	}
-	return append(out, h.hush(s)...)
+	table := h.hush(s)
+	if len(table) > 0 && table[0].Good && !slices.ContainsFunc(s, func(v VIP) bool { return v.Addr.Is4() && !v.hushed() }) {
+		for i := range out {
+			if g := &out[i]; !g.Good {
+				g.Good, g.Asked, g.ByRules, g.Why = true, true, true, "table arp rsagent drops what asks for the VIPs, whatever the settings"
+			}
+		}
+	}
+	return append(out, table...)
 }
 
 // arrivals tells of each tunnel device that is there, or that a VIP needs.

@@ -25,10 +25,26 @@ const maxJournal = 64 << 20
 type JournalError struct {
 	Path string
 	Err  error
+	VIPs []string // that it seems to name
 }
 
 func (e *JournalError) Error() string {
-	return fmt.Sprintf("journal %s cannot be used: %v; to go on without it, remove it and run: rsagent stop --vip VIP", e.Path, e.Err)
+	named := ""
+	if len(e.VIPs) > 0 {
+		named = " (it names " + strings.Join(e.VIPs, ",") + ")"
+	}
+	return fmt.Sprintf("journal %s cannot be used: %v; to go on without it, remove it and run: rsagent stop --vip VIP%s; the settings it was to put back stay as they are", e.Path, e.Err, named)
+}
+
+// named are the addresses that stand in what cannot be read as a journal: a hundred at the most.
+func named(b []byte) (vips []string) {
+	for part := range bytes.SplitSeq(b, []byte(`"address":"`)) {
+		word, _, _ := bytes.Cut(part, []byte(`"`))
+		if a, err := ParseAddr(string(word)); err == nil && !slices.Contains(vips, a.String()) && len(vips) < 100 {
+			vips = append(vips, a.String())
+		}
+	}
+	return vips
 }
 
 func (e *JournalError) Unwrap() error { return e.Err }
@@ -73,7 +89,7 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ENOTDIR):
 		return nil, nil, false, fmt.Errorf("read journal: %w", err)
 	case err != nil:
-		return nil, nil, false, &JournalError{s.path, err}
+		return nil, nil, false, &JournalError{s.path, err, named(s.disk)}
 	case j.Boot != s.boot:
 		return s, fresh, true, nil
 	}

@@ -37,7 +37,7 @@ func TestJSON(t *testing.T) {
 			`{"stage":"bind","item":"10.0.0.100/32 dev lo","from":"","to":"host","why":"the VIP","outcome":"` + outcome + `"}`
 	}
 	guard := func(name string, ignore, announce int, good bool, why string) string {
-		return fmt.Sprintf(`{"interface":"%s","arp_ignore":%d,"arp_announce":%d,"good":%t,"why":"%s"}`, name, ignore, announce, good, why)
+		return fmt.Sprintf(`{"interface":"%s","arp_ignore":%d,"arp_announce":%d,"good":%t,"why":"%s","asked":%t}`, name, ignore, announce, good, why, good || announce == 2)
 	}
 	guards := func(ignore, announce int, good bool, why string) string {
 		return `],"guards":[` + guard("all", ignore, announce, good, why) + "," + guard("eth0", ignore, announce, good, why) +
@@ -47,7 +47,7 @@ func TestJSON(t *testing.T) {
 	drifted := guards(0, 2, false, "arp_ignore is 0, not 1: "+whyIgnore)
 	open := guards(0, 0, false, "arp_ignore is 0, not 1: "+whyIgnore+"; arp_announce is 0, not 2: "+whyAnnounce)
 	back := func(item, from string) string {
-		return `{"stage":"put back","item":"net.ipv4.conf.` + item + `","from":"` + from + `","to":"0","why":"as it was before start","outcome":"done"}`
+		return `{"stage":"put back","item":"net.ipv4.conf.` + item + `","from":"` + from + `","to":"0","why":"as it was before rsagent changed it","outcome":"done"}`
 	}
 	withdraw := `{"stage":"withdraw","item":"10.0.0.100/32 dev lo","from":"host","to":"","why":"no longer served here","outcome":"%s"},`
 
@@ -144,6 +144,44 @@ func TestText(t *testing.T) {
 		if d := cmp.Diff(step.want, w.out.String()); d != "" {
 			t.Errorf("%s: %s\ngot:\n%s", step.args, d, &w.out)
 		}
+	}
+}
+
+// A link is not guarded, but raised; a stop of what is not here is told from one that took something out.
+func TestWordsOfText(t *testing.T) {
+	w := newWorld(t)
+	w.host.Links[0].Up = false
+	w.must(0, "start", "--vip", "10.0.0.100")
+	if want := "raise  link lo "; !strings.Contains(w.out.String(), want) {
+		t.Errorf("want %q in\n%s", want, &w.out)
+	}
+	w.must(0, "stop", "--vip", "10.0.0.7,10.0.0.8")
+	if want := "up: nothing to do, not here: 10.0.0.7, 10.0.0.8\n"; w.out.String() != want {
+		t.Errorf("%q, want %q", &w.out, want)
+	}
+	w.must(0, "stop", "--vip", "10.0.0.100")
+	w.must(0, "stop", "--vip", "10.0.0.100")
+	if want := "down: nothing to do\n"; w.out.String() != want {
+		t.Errorf("%q, want %q", &w.out, want)
+	}
+}
+
+// What is found of many VIPs is cut short in text.
+func TestManyFindings(t *testing.T) {
+	w := newWorld(t)
+	var vips []string
+	for i := range 9 {
+		vips = append(vips, fmt.Sprintf("10.0.0.%d", 101+i))
+	}
+	w.must(0, "start", "--vip", strings.Join(vips, ","))
+	w.set1("all", "arp_ignore", 0)
+	w.must(0, "restart", "--dry-run")
+	if got := strings.Count(w.out.String(), "was bound while"); got != 5 || !strings.Contains(w.out.String(), "# warning: and 4 more of this kind (--output json has all)\n") {
+		t.Errorf("%d of them in\n%s", got, &w.out)
+	}
+	w.must(0, "restart")
+	if got := strings.Count(w.out.String(), "was bound while"); got != 5 || !strings.Contains(w.out.String(), "\nwarning: and 4 more of this kind (--output json has all)\n") {
+		t.Errorf("%d of them in\n%s", got, &w.out)
 	}
 }
 

@@ -95,6 +95,7 @@ func TestStatus(t *testing.T) {
 		{"guard gone, which one never needed", two + " --arp-guard none; start --vip 10.0.0.3", func(w *world) { w.set1("all", "arp_ignore", 0) }, "", 1,
 			"drifted: 1 up, 2 up, 3 drifted: net.ipv4.conf.all.arp_ignore"},
 		{"only that one asked for", two + " --arp-guard none; start --vip 10.0.0.3", func(w *world) { w.set1("all", "arp_ignore", 0) }, "--vip 10.0.0.1", 0, "up: 1 up"},
+		{"someone else's value, as good", two, func(w *world) { w.set1("all", "arp_ignore", 2) }, "", 0, "up: 1 up, 2 up"},
 		{"what has no effect", two, func(w *world) { w.set1("lo", "arp_ignore", 0) }, "", 0, "up: 1 up, 2 up"},
 		{"tunnel down", "--vip 10.0.0.1 --mode tun --device dummy0; start --vip 10.0.0.2", func(w *world) { w.host.Links[2].Up = false }, "", 1,
 			"drifted: 1 drifted, 2 up: link tunl0"},

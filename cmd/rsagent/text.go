@@ -68,6 +68,9 @@ func (c *call) text(w io.Writer, r *report) {
 	default:
 		for _, x := range r.Changes {
 			stage := x.Stage
+			if x.Stage == "guard" && strings.HasPrefix(x.Item, "link ") {
+				stage = "raise"
+			}
 			if x.Outcome == "failed" {
 				stage = "FAILED " + stage
 			}
@@ -75,7 +78,11 @@ func (c *call) text(w io.Writer, r *report) {
 		}
 		p.findings(r)
 		if r.err == nil {
-			p.line(stateColours[r.State], string(r.State), ": "+summary(r))
+			rest := ": " + summary(r)
+			if w, ok := c.get("vip"); ok && c.verb == "stop" && !r.Changed && len(r.VIPs) > 0 {
+				rest += ", not here: " + brief(strings.Join(w.words, ", "))
+			}
+			p.line(stateColours[r.State], string(r.State), rest)
 		}
 	}
 	p.tabs.Flush()
@@ -124,7 +131,7 @@ func count(n int, what string) string {
 }
 
 func (p *page) findings(r *report) {
-	for _, f := range r.Findings {
+	for _, f := range few(r.Findings) {
 		if f.Level == realserver.Error && r.err != nil {
 			continue // it is the error, which stderr has
 		}
@@ -135,6 +142,25 @@ func (p *page) findings(r *report) {
 		}
 		p.line(colour, string(f.Level), rest)
 	}
+}
+
+// few leaves five findings of a kind, and says how many there are. JSON has all.
+func few(finds []realserver.Finding) (out []realserver.Finding) {
+	const most = 5
+	count, last := map[string]int{}, map[string]int{}
+	for _, f := range finds {
+		if count[f.Code]++; count[f.Code] > most {
+			more := realserver.Finding{Level: f.Level, Code: f.Code, Message: fmt.Sprintf("and %d more of this kind (--output json has all)", count[f.Code]-most)}
+			if i, ok := last[f.Code]; ok {
+				out[i] = more
+			} else {
+				out, last[f.Code] = append(out, more), len(out)
+			}
+			continue
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 // status tells of the VIPs, of what they rest on, and of what is not as it should be.
@@ -156,6 +182,9 @@ func (p *page) status(r *report, some bool) {
 			verdict := "silent"
 			if !g.Good {
 				verdict = "not silent"
+			}
+			if g.ByRules {
+				verdict = "silent by nftables"
 			}
 			if !g.Good && !g.Asked {
 				verdict = "not silent, and no VIP asks for it"
@@ -200,7 +229,7 @@ func (c *call) commands(w io.Writer, r *report) {
 	for i, x := range r.Changes {
 		fmt.Fprintf(&b, "%-*s  # %s\n", width, lines[i], clean(x.Why))
 	}
-	for _, f := range r.Findings {
+	for _, f := range few(r.Findings) {
 		fmt.Fprintf(&b, "# %s: %s\n", f.Level, clean(f.Message))
 	}
 	if len(r.Changes) == 0 && r.err == nil {
