@@ -149,9 +149,9 @@ func retransmits(t *testing.T, h *testnet.Host) int {
 	return n
 }
 
-// TestMSS: the client's full segments do not fit the director's wrapping, and the client sees no ICMP. Without --mss an
-// upload stalls, with it all of it comes across, also to a container behind DNAT. Seen at: kube-router 630, 1671; case 50.
-func TestMSS(t *testing.T) {
+// TestCase50_MSS: the client's full segments do not fit the director's wrapping, and the client sees no ICMP. Without --mss an
+// upload stalls, with it all of it comes across, also to a container behind DNAT. Seen at: kube-router 630, 1671.
+func TestCase50_MSS(t *testing.T) {
 	guest(t)
 	loadTunnels(t)
 	for _, r := range rows {
