@@ -134,3 +134,26 @@ func TestRulesBeforeLink(t *testing.T) {
 		}
 	}
 }
+
+// TestArrivalsNameSegments: status tells what segments are named, and what fits.
+func TestArrivalsNameSegments(t *testing.T) {
+	f := base{tun: tunUp}.kernel()
+	f.host.link("eth0").MTU = 1500
+	set := Set{vipB}
+	for _, c := range []struct {
+		rules     string
+		mtu       int
+		mss, fits int
+	}{
+		{"", 1500, 1460, 1440}, {"mss 1440 " + vipB.Addr.String(), 1500, 1440, 1440}, {"mss 1440 192.0.2.9", 1500, 1460, 1440},
+		{"mss 1440 " + vipB.Addr.String(), 1400, 1360, 1340}, {"", 0, -40, 0},
+	} {
+		f.host.link("eth0").MTU = c.mtu
+		f.host.Tables[tunnel.RulesTable{}] = c.rules
+		for _, a := range f.host.arrivals(set) {
+			if a.Device == "tunl0" && (a.Fits != c.fits || c.fits > 0 && a.MSS != c.mss) {
+				t.Errorf("rules %q, MTU %d: %d named, %d fit, want %d and %d", c.rules, c.mtu, a.MSS, a.Fits, c.mss, c.fits)
+			}
+		}
+	}
+}
