@@ -120,7 +120,7 @@ func (v VIP) Check() error {
 		return bad("device", "%q is no interface name", v.Device)
 	}
 	if v.Guard == GuardInterface && len(v.Interfaces) == 0 {
-		return bad("interface", "arp-guard interface needs the name of one at least")
+		return bad("interface", "guard interface needs the name of one at least")
 	}
 	if v.Guard != GuardInterface && len(v.Interfaces) > 0 {
 		return bad("interface", "goes with arp-guard interface only")
@@ -180,7 +180,7 @@ func (v VIP) checkTunnel(bad func(option, format string, args ...any) error, amo
 		p, err := tunnel.ParsePrefix(s)
 		switch a := p.Addr(); {
 		case err != nil:
-			return bad("director", "%q is neither an address nor a prefix: %v", s, err)
+			return bad("director", "%q is neither an address nor a prefix%s", s, why(err))
 		case a.Is4In6(), a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), p.Bits() == 0:
 			return bad("director", "%s is where no director is", s)
 		case version(a) != v.outer():
@@ -188,6 +188,14 @@ func (v VIP) checkTunnel(bad func(option, format string, args ...any) error, amo
 		}
 	}
 	return nil
+}
+
+// why is what the error adds to that something is no prefix: not where it only names the function that could not read it.
+func why(err error) string {
+	if s := err.Error(); !strings.Contains(s, "Parse") {
+		return ": " + s
+	}
+	return ""
 }
 
 // AutoMSS has the segment size follow the uplink.

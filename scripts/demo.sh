@@ -2,6 +2,7 @@
 # demo.sh RSAGENT: the main job, on a real server and a neighbour made of network namespaces. The neighbour asks for the
 # VIP by ARP all the time: the classic script's order answers, rsagent does not. Ends non-zero where that is not so.
 set -eu
+unset RSAGENT_BIN RSAGENT_SKIPS RSAGENT_TEST_ALL RSAGENT_TEST_STRIDE RSAGENT_LAB_KERNEL RSAGENT_LAB_CACHE RSAGENT_LAB_AGAIN # of the tests
 
 rsagent=$(realpath "$1")
 classic=$(dirname "$(realpath "$0")")/lab/testdata/lvs_real.sh

@@ -10,6 +10,8 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
@@ -34,13 +36,18 @@ type entry struct {
 
 const maxFile = 16 << 20 // 10,000 VIPs with every option need a tenth of it
 
+// configPath is the file that was named, or else the default one.
+func (c *call) configPath() string {
+	if w, named := c.get("config"); named {
+		return w.last()
+	}
+	return c.env.config
+}
+
 // config reads the file that was named, or else the default one if it exists.
 func (c *call) config() (*file, error) {
-	w, named := c.get("config")
-	path := c.env.config
-	if named {
-		path = w.last()
-	}
+	_, named := c.get("config")
+	path := c.configPath()
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not block
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return &file{path: path}, nil
@@ -76,12 +83,12 @@ func parseFile(path string, b []byte) (*file, error) {
 	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
 		return f, nil
 	} else if err != nil {
-		return nil, f.syntax(err)
+		return nil, f.syntax(err, b)
 	}
 	if err := d.Decode(&more); err == nil {
 		return nil, f.misuse(&more, "a second document; there may be one only")
 	} else if !errors.Is(err, io.EOF) {
-		return nil, f.syntax(err)
+		return nil, f.syntax(err, b)
 	}
 	top := resolve(doc.Content[0])
 	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
@@ -210,16 +217,24 @@ func (f *file) misuse(n *yaml.Node, format string, args ...any) error {
 
 var yamlLine = regexp.MustCompile(`(?s)^yaml: (?:line (\d+): )?(.*)$`)
 
-// syntax puts the file's name before what the library says.
-func (f *file) syntax(err error) error {
+// placed are the words of errors that have a place, in the first line where they name none.
+var placed = regexp.MustCompile(`^(found|did not find|could not find|mapping values|block )`)
+
+// syntax puts the file's name before what the library says, and the line. The library's scanner counts lines from 1, and
+// leaves the first out; its parser counts them from 0.
+func (f *file) syntax(err error, text []byte) error {
 	m := yamlLine.FindStringSubmatch(err.Error())
 	switch {
 	case m == nil:
 		return misuse("%s: %w", f.path, err)
-	case m[1] == "":
+	case m[1] == "" && !placed.MatchString(m[2]):
 		return misuse("%s: %s", f.path, m[2])
 	}
-	return misuse("%s:%s: %s", f.path, m[1], m[2])
+	line, _ := strconv.Atoi(m[1])
+	if line == 0 || strings.HasPrefix(m[2], "did not find expected") {
+		line++
+	}
+	return misuse("%s:%d: %s", f.path, min(line, max(1, bytes.Count(text, []byte("\n")))), m[2])
 }
 
 // vips makes the VIPs of a file, given the layers that are stronger. The same one may stand twice,

@@ -46,10 +46,12 @@ func TestConfigErrors(t *testing.T) {
 		{"interface holds a number", "interface:\n  - eth0\n  - 5\n", "3: interface: must be a string, or a list of them"},
 		{"interface is empty", "interface: []\n", "1: interface: is empty"},
 		{"interface without its guard", "vips:\n  - address: 10.0.0.1\n    interface: eth0\n", "3: interface: goes with arp-guard interface only"},
-		{"guard without interface", "arp-guard: interface\nvips: [10.0.0.1]\n", "1: arp-guard: interface: arp-guard interface needs the name of one at least"},
+		{"guard without interface", "arp-guard: interface\nvips: [10.0.0.1]\n", "1: arp-guard: guard interface needs the name of one at least"},
 		{"tunnel in mode dr", "tunnel: ipip\nvips: [10.0.0.1]\n", "1: tunnel: goes with mode tun only"},
 		{"one VIP, two sets of options", "vips:\n  - 10.0.0.1\n  - address: 10.0.0.1\n    mode: tun\n", "3: VIP 10.0.0.1 has other options in line 2"},
 		{"no YAML", "mode: [dr\n", "1: did not find expected ',' or ']'"},
+		{"something behind a list", "mode: dr\nvips: [192.0.2.100, ]x\n", "2: did not find expected key"},
+		{"a tab in the first line", "\tmode: dr\n", "1: found character that cannot start any token"},
 		{"a tab", "vips:\n\t- 10.0.0.1\n", "2: found character that cannot start any token"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -113,7 +113,7 @@ func TestLockIsHeld(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	time.AfterFunc(20*time.Millisecond, func() { cancel(errors.New("terminated signal received")) })
 	var out, errs bytes.Buffer
-	e := env{stdout: &out, stderr: &errs, lookup: func(string) (string, bool) { return "", false }, privileged: func() bool { return true },
+	e := env{stdout: &out, stderr: &errs, lookup: func(string) (string, bool) { return "", false }, environ: func() []string { return nil }, privileged: func() bool { return true },
 		kernel: func() (realserver.Kernel, func(), error) {
 			return realserver.Kernel{Look: w.look, Do: w.do}, func() {}, nil
 		}}

@@ -149,7 +149,75 @@ func newCall(ctx context.Context, e env, v verb, flags []*flag) (*call, error) {
 			c.vars[f.name] = w
 		}
 	}
+	if name := e.stranger(); name != "" && v.name != "version" {
+		return nil, misuse("unknown variable %s%s", name, meant(name, variables()))
+	}
 	return c, c.common()
+}
+
+// stranger is a variable that is set, has the form of rsagent's, and belongs to no flag of any verb.
+func (e env) stranger() string {
+	for _, s := range e.environ() {
+		name, value, _ := strings.Cut(s, "=")
+		if value != "" && strings.HasPrefix(name, "RSAGENT_") && !slices.Contains(variables(), name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// variables are those of all flags.
+func variables() (names []string) {
+	for _, v := range verbs {
+		for _, f := range flagsOf(v) {
+			names = append(names, f.variable())
+		}
+	}
+	return names
+}
+
+// meant asks for the word that was meant, where one is near to what was written.
+func meant(word string, words []string) string {
+	bare := func(w string) string { return strings.TrimPrefix(strings.TrimPrefix(w, "--"), "RSAGENT_") }
+	best, near := "", 3
+	for _, w := range words {
+		d := distance(bare(word), bare(w))
+		if len(bare(word)) > 2 && strings.HasPrefix(bare(w), bare(word)) {
+			d = min(d, 2)
+		} else if d > 1 && len(bare(w)) < 6 {
+			continue
+		}
+		if d < near {
+			best, near = w, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + best + "?"
+}
+
+// distance is how many letters have to come, go or change, or change places with the next, to make b of a.
+func distance(a, b string) int {
+	before, last, row := []int(nil), []int(nil), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, make([]int, len(b)+1)
+		row[0] = i + 1
+		for j := range len(b) {
+			change := last[j]
+			if a[i] != b[j] {
+				change++
+			}
+			row[j+1] = min(change, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
 }
 
 // get is an option that no config file has.

@@ -20,6 +20,7 @@ import (
 type env struct {
 	stdout, stderr io.Writer
 	lookup         func(name string) (string, bool) // of environment variables
+	environ        func() []string                  // all of them, NAME=VALUE
 	terminal       bool                             // stdout is one
 	config         string                           // read where no other is named, if it exists
 	privileged     func() bool
@@ -35,7 +36,7 @@ func main() {
 
 func host() env {
 	return env{
-		stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, terminal: isTerminal(os.Stdout),
+		stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ, terminal: isTerminal(os.Stdout),
 		config: "/etc/rsagent/rsagent.yaml", privileged: privileged, kernel: realserver.Linux,
 	}
 }

@@ -119,7 +119,7 @@ func located(bad *realserver.OptionError, layers []options) error {
 		}
 		for _, governor := range o.under {
 			if w, i := find(governor, layers); i < len(layers) {
-				return w.misuse("%s", bad.Error())
+				return w.misuse("%s", bad.Reason)
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func TestJSON(t *testing.T) {
 			back("all.arp_ignore", "1") + "," + back("lo.arp_announce", "2") + "," + back("lo.arp_ignore", "1") + tail, 0},
 		{"stop", fmt.Sprintf(head, "stop", "down", false, "") + tail, 0},
 		{"start", fmt.Sprintf(head, "start", "down", false, "") +
-			`],"findings":[],"error":{"code":6,"message":"not configured: no --vip, no VIP in a config file, and nothing is managed"}}`, 6},
+			`],"findings":[],"error":{"code":6,"message":"not configured: no --vip, no VIP in ` + w.config + `, and nothing is managed"}}`, 6},
 	} {
 		switch step.args {
 		case "LEAK":
@@ -163,6 +163,45 @@ func TestWordsOfText(t *testing.T) {
 	w.must(0, "stop", "--vip", "10.0.0.100")
 	if want := "down: nothing to do\n"; w.out.String() != want {
 		t.Errorf("%q, want %q", &w.out, want)
+	}
+}
+
+// A long command pushes no other's reason away.
+func TestDryRunWidth(t *testing.T) {
+	w := newWorld(t)
+	w.host.Links[3].Name = "dummy0"
+	w.must(0, "start", "--vip", "10.0.0.100", "--arp-guard", "nft", "--dry-run")
+	wide, narrow := 0, 0
+	for line := range strings.Lines(w.out.String()) {
+		command, _, ok := strings.Cut(line, "  # ")
+		if long := len(strings.TrimRight(command, " ")) > 80; ok && long {
+			wide++
+		} else if ok && len(command) <= 80 {
+			narrow++
+		}
+	}
+	if wide != 1 || narrow != 1 {
+		t.Errorf("%d long lines, %d short ones in\n%s", wide, narrow, &w.out)
+	}
+}
+
+// A status with a config says where it is not what is managed.
+func TestStatusAgainstConfig(t *testing.T) {
+	w := newWorld(t)
+	w.write("vips: [10.0.0.1, 10.0.0.2, 10.0.0.3]")
+	w.must(0, "start")
+	w.must(0, "start", "--vip", "10.0.0.9")
+	for file, want := range map[string]string{"vips: [10.0.0.1, 10.0.0.2, 10.0.0.3]": "",
+		"vips: [{address: 10.0.0.1, scope: global}, 10.0.0.2, 10.0.0.4]": "10.0.0.1, 10.0.0.3, 10.0.0.4"} {
+		w.write(file)
+		w.must(0, "status", "--config", w.config)
+		if want != "" {
+			want = "info: " + w.config + " is not what is managed: " + want + " (cure: rsagent reload --config " + w.config + ")\n"
+		}
+		_, got, _ := strings.Cut(w.out.String(), "info: ")
+		if got = strings.TrimPrefix("info: "+got, "info: "); want != "" && "info: "+got != want || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", file, got, want)
+		}
 	}
 }
 

@@ -31,12 +31,12 @@ func run(ctx context.Context, e env, args []string) int {
 		UsageText: "rsagent VERB [flags]", Writer: &help, ErrWriter: &help,
 		HideVersion: true, HideHelpCommand: true,
 		ExitErrHandler: func(*cli.Context, error) {},
-		OnUsageError:   onUsageError,
+		OnUsageError:   onUsageErrorBefore,
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				return misuse("no verb given; it is one of %s", verbNames())
 			}
-			return misuse("unknown verb %q; it is one of %s", c.Args().First(), verbNames())
+			return misuse("unknown verb %q; it is one of %s%s", c.Args().First(), verbNames(), meant(c.Args().First(), strings.Split(verbNames(), ", ")))
 		},
 	}
 	for _, v := range verbs {
@@ -54,8 +54,40 @@ func run(ctx context.Context, e env, args []string) int {
 	return e.show(help.Bytes())
 }
 
-func onUsageError(_ *cli.Context, err error, _ bool) error {
-	return misuse("%s", strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag --", 1))
+// onUsageError says what is wrong with a verb's flag. The library's words have one dash for any flag.
+func (v verb) onUsageError(_ *cli.Context, err error, _ bool) error {
+	var flags []string
+	for _, f := range flagsOf(v) {
+		flags = append(flags, "--"+f.name)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
+		return misuse("unknown flag %s%s", dashed(name), meant(dashed(name), flags))
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
+		return misuse("%s needs a value", dashed(name))
+	}
+	return misuse("%w", err)
+}
+
+// onUsageErrorBefore is that of what stands before the verb, where no flag may.
+func onUsageErrorBefore(_ *cli.Context, err error, _ bool) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown {
+		return misuse("%w", err)
+	}
+	for _, v := range verbs {
+		if slices.ContainsFunc(flagsOf(v), func(f *flag) bool { return slices.Contains(f.names(), name) }) {
+			return misuse("%s stands before the verb; flags come after it: rsagent %s %s", dashed(name), v.name, dashed(name))
+		}
+	}
+	return misuse("unknown flag %s", dashed(name))
+}
+
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 // print writes to stdout, all at once.
@@ -102,7 +134,7 @@ func (v verb) command(e env, code *int) *cli.Command {
 	flags := flagsOf(v)
 	c := &cli.Command{
 		Name: v.name, Usage: v.usage, Description: v.more, UsageText: "rsagent " + v.name + " [flags]",
-		HideHelpCommand: true, OnUsageError: onUsageError,
+		HideHelpCommand: true, OnUsageError: v.onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 0 {
 				return misuse("%s takes no arguments, and %q is one (flags begin with --)", v.name, c.Args().First())

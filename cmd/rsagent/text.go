@@ -223,7 +223,9 @@ func (c *call) commands(w io.Writer, r *report) {
 	width, lines := 0, make([]string, len(r.Changes))
 	for i, x := range r.Changes {
 		lines[i] = clean(x.of.Command())
-		width = max(width, len(lines[i]))
+		if len(lines[i]) <= 80 { // a longer one has its reason behind it
+			width = max(width, len(lines[i]))
+		}
 	}
 	var b bytes.Buffer
 	for i, x := range r.Changes {

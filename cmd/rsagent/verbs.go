@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"rsagent/realserver"
@@ -26,7 +28,7 @@ var verbs []verb
 func init() {
 	verbs = []verb{
 		{name: "start", usage: "add VIPs, silence ARP for them, and bind them", vips: true, options: true, changes: true, run: (*call).start,
-			more: "Adds the VIPs given, else those of the config file; all or nothing.\nA VIP that is managed already takes the options given."},
+			more: "Adds the VIPs given, else those of the config file; all or nothing.\nA VIP that is managed already takes all its options anew."},
 		{name: "stop", usage: "take VIPs out, and put back what start changed", vips: true, changes: true, run: (*call).stop,
 			more: "Takes out the VIPs given, managed or not; with --config those that came from a config file or stand in\nthis one; with neither all that are managed. One that was asked for by hand and does not stand in FILE stays, and is named."},
 		{name: "restart", usage: "mend what is managed; start if nothing is", vips: true, options: true, changes: true, run: (*call).restart,
@@ -118,7 +120,7 @@ func (c *call) lives(given, about []realserver.VIP) check {
 		if len(given) > 0 || len(r.Before) > 0 {
 			return r.Unserved(about...)
 		}
-		return fmt.Errorf("%w: no --vip, no VIP in a config file, and nothing is managed", errNotConfigured)
+		return fmt.Errorf("%w: no --vip, no VIP in %s, and nothing is managed", errNotConfigured, c.configPath())
 	}
 }
 
@@ -278,10 +280,12 @@ func (c *call) status() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, named := c.flags["config"]; named {
+	var configured []realserver.VIP
+	_, named := c.flags["config"]
+	if named {
 		f, err := c.config()
 		if err == nil {
-			_, err = f.vips()
+			configured, err = f.vips(c.flags, c.vars)
 		}
 		if err != nil {
 			return 0, err
@@ -289,7 +293,38 @@ func (c *call) status() (int, error) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	s, err := c.look(addrs)
+	if named && err == nil && len(addrs) == 0 {
+		s.Findings = append(s.Findings, c.differs(configured, s.VIPs)...)
+	}
 	return c.deliver(c.reportStatus(s, err), began), nil
+}
+
+// differs tells of VIPs that a reload of the config would change.
+func (c *call) differs(configured []realserver.VIP, managed []realserver.VIPState) []realserver.Finding {
+	want, differ := make(map[netip.Addr]realserver.VIP, len(configured)), []string(nil)
+	for _, v := range configured {
+		want[v.Addr] = v
+	}
+	for _, m := range managed {
+		if m.Origin&realserver.Config == 0 {
+			continue
+		}
+		v, ok := want[m.Addr]
+		delete(want, m.Addr)
+		if m.Origin, m.IfIndexes, v.Origin = 0, nil, 0; !ok || !reflect.DeepEqual(m.VIP, v) {
+			differ = append(differ, m.Addr.String())
+		}
+	}
+	for _, v := range configured {
+		if _, ok := want[v.Addr]; ok {
+			differ = append(differ, v.Addr.String())
+		}
+	}
+	if len(differ) == 0 {
+		return nil
+	}
+	return []realserver.Finding{{Level: realserver.Info, Code: "config", Subject: c.configPath(),
+		Message: c.configPath() + " is not what is managed: " + brief(strings.Join(differ, ", ")), Cure: "rsagent reload --config " + c.configPath()}}
 }
 
 func (c *call) look(addrs []netip.Addr) (*realserver.Status, error) {

@@ -110,6 +110,12 @@ func (w *world) run(args ...string) int {
 			s, ok := w.vars[name]
 			return s, ok
 		},
+		environ: func() (all []string) {
+			for name, value := range w.vars {
+				all = append(all, name+"="+value)
+			}
+			return all
+		},
 		privileged: func() bool { return !w.powerless },
 		kernel: func() (realserver.Kernel, func(), error) {
 			w.opened++

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rsagent/scripts/testnet"
 )
 
 type command []string
@@ -72,6 +74,7 @@ func (b *bench) run(t *testing.T, c command) (f figure) {
 	b.Do(func() {
 		cmd := exec.Command(c[0], c[1:]...)
 		var out strings.Builder
+		cmd.Env = testnet.Environ()
 		cmd.Stdout, cmd.Stderr = &out, &out
 		began := time.Now()
 		err := cmd.Run()

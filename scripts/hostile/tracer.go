@@ -96,7 +96,7 @@ func (tr *tracer) run(args []string) error {
 	}
 	defer errR.Close()
 	// A process group of its own: so waiting for it takes no other child of this process away from whoever waits for that.
-	p, err := os.StartProcess(args[0], args, &os.ProcAttr{Files: []*os.File{nil, outW, errW}, Env: os.Environ(),
+	p, err := os.StartProcess(args[0], args, &os.ProcAttr{Files: []*os.File{nil, outW, errW}, Env: testnet.Environ(),
 		Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true}})
 	outW.Close()
 	errW.Close()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,12 +33,20 @@ type Result struct {
 	Code           int
 }
 
+// Environ is the environment without the variables that the tests themselves go by: rsagent refuses those it does not know.
+func Environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, "RSAGENT_BIN=") || strings.HasPrefix(s, "RSAGENT_SKIPS=") ||
+			strings.HasPrefix(s, "RSAGENT_TEST_") || strings.HasPrefix(s, "RSAGENT_LAB_")
+	})
+}
+
 // Exec runs a command on the host and waits for it.
 func (h *Host) Exec(c Cmd) Result {
 	ctx, cancel := context.WithTimeout(context.Background(), hung)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
-	cmd.Env = append(os.Environ(), c.Env...)
+	cmd.Env = append(Environ(), c.Env...)
 	cmd.Stdin = strings.NewReader(c.Stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -92,6 +101,7 @@ type Process struct {
 func (h *Host) Start(t testing.TB, args ...string) *Process {
 	t.Helper()
 	p := &Process{cmd: exec.Command(args[0], args[1:]...), name: args[0], done: make(chan struct{})}
+	p.cmd.Env = Environ()
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	var err error
 	h.Do(func() { err = p.cmd.Start() })
