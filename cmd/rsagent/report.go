@@ -86,12 +86,12 @@ func (c *call) reportStatus(s *realserver.Status, err error) *report {
 	if s != nil {
 		out.State, out.Guards, out.Tunnels = s.State, s.Guards, s.Tunnels
 		out.vips(s.VIPs)
+		names := map[realserver.Origin][]string{0: {}}
 		for i, v := range s.VIPs {
-			x := &out.VIPs[i]
-			x.Origin, x.Guard, x.Scope = []string{}, v.Guard, v.Scope
-			if v.Origin != 0 {
-				x.Origin = strings.Split(v.Origin.String(), ",")
+			if names[v.Origin] == nil {
+				names[v.Origin] = strings.Split(v.Origin.String(), ",")
 			}
+			out.VIPs[i].Origin, out.VIPs[i].Guard, out.VIPs[i].Scope = names[v.Origin], v.Guard, v.Scope
 		}
 		out.changes(s.Drift, true)
 		out.Findings = append(out.Findings, s.Findings...)
