@@ -33,17 +33,17 @@ func newRace(s *site, rnd *rand.Rand, n int, now map[string]origins) race {
 	r := race{want: map[string]origins{}}
 	all := vips(20)
 	starts := map[string]bool{}
-	var file []string
+	var file []string // a stop of it takes out what it names, whoever asked for that: so nothing that is started beside
+	configStarts := rnd.IntN(2) == 0
 	for _, a := range all {
 		if o, ok := now[a]; ok {
 			r.want[a] = o
 		}
 		starts[a] = rnd.IntN(2) == 0
-		if starts[a] && rnd.IntN(2) == 0 {
+		if starts[a] == configStarts && rnd.IntN(2) == 0 {
 			file = append(file, a)
 		}
 	}
-	configStarts := rnd.IntN(2) == 0
 	s.configure(file)
 	for range n {
 		if a := all[rnd.IntN(len(all))]; rnd.IntN(5) > 0 {
@@ -74,6 +74,9 @@ func (r *race) file(s *site, file []string, start bool) {
 		return
 	}
 	r.calls = append(r.calls, s.args("stop", "--config", s.config))
+	for _, a := range file {
+		delete(r.want, a)
+	}
 	for a, o := range r.want {
 		if r.want[a] = (origins{false, o.flag}); !o.flag {
 			delete(r.want, a)
