@@ -1,8 +1,10 @@
 package arp
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -45,10 +47,20 @@ const tableName = "rsagent"
 
 func (GuardTable) String() string { return "table arp " + tableName }
 
-// Command is what an operator would type to have the guard, or to have it gone.
+// Command is what an operator would type to have the guard, or to have it gone. Where nft(8) has no words
+// for it, it is a command that fails: who runs it with the rest must not bind a VIP unguarded.
 func (GuardTable) Command(value string) string {
 	script := nft.Delete(nft.ARP, tableName)
-	if g, ok := ParseGuard(value); ok {
+	if value != "" {
+		g, ok := ParseGuard(value)
+		if !ok {
+			return "false # nft has no words for " + strconv.Quote(value)
+		}
+		for _, s := range g.Senders {
+			if !nft.Writable(s.Interface) {
+				return "false # nft(8) has no way to write the name " + strconv.Quote(s.Interface) + "; rsagent has"
+			}
+		}
 		script = g.table().Script()
 	}
 	return "nft '" + strings.ReplaceAll(script, "'", `'\''`) + "'"
@@ -67,9 +79,10 @@ func (g Guard) String() string {
 	return strings.Join(words, " ")
 }
 
-// ParseGuard reads what String wrote. No interface's name has a blank in it, but it may have any sign.
+// ParseGuard reads what String wrote. No interface's name has a single-byte blank in it, but it may have
+// any other sign, the blanks of Unicode among them (net/core/dev.c, dev_valid_name).
 func ParseGuard(s string) (g Guard, ok bool) {
-	words := strings.Fields(s)
+	words := strings.Split(s, " ")
 	send := slices.Index(words, "send")
 	if send < 1 || words[0] != "drop" {
 		return g, false
@@ -140,10 +153,15 @@ func ReadGuard(c *nft.Conn) (string, error) {
 	return g.String(), nil
 }
 
-// SetGuard brings the table to a value, in one transaction.
+// SetGuard brings the table to a value, in one transaction. A value that is none is an error, and nothing
+// is changed: a VIP may rest on what is there.
 func SetGuard(c *nft.Conn, value string) error {
-	if g, ok := ParseGuard(value); ok {
-		return c.Replace(g.table())
+	if value == "" {
+		return c.Delete(nft.ARP, tableName)
 	}
-	return c.Delete(nft.ARP, tableName)
+	g, ok := ParseGuard(value)
+	if !ok {
+		return fmt.Errorf("%s: %q is no value of it", GuardTable{}, value)
+	}
+	return c.Replace(g.table())
 }

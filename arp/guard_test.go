@@ -19,6 +19,45 @@ var guard = Guard{
 	Senders: []Sender{{"eth0", netip.MustParseAddr("192.0.2.11")}, {"eth0.1=;x", netip.MustParseAddr("198.51.100.11")}},
 }
 
+// oddNames are some that the kernel takes, which refuses single-byte blanks only.
+var oddNames = []string{"e*", "*", `e\`, "a*b", "a'b", "x$y", "{", "#", "a=b", "a,b", "en\u3000", "\u2003", "e\u0085", "send", "drop"}
+
+// TestGuardNames: whatever an interface is called, the guard is read as it was written.
+func TestGuardNames(t *testing.T) {
+	for _, name := range append(oddNames, `a"b`, `e\*`) {
+		g := Guard{guard.VIPs, []Sender{{name, guard.Senders[0].Addr}}}
+		if back, ok := ParseGuard(g.String()); !ok || !slices.Equal(back.Senders, g.Senders) {
+			t.Errorf("%q is read as %+v, %t", g, back, ok)
+		}
+	}
+}
+
+// TestGuardNoValue: what is no value changes nothing, neither by rsagent nor typed.
+func TestGuardNoValue(t *testing.T) {
+	testnet.Need(t, "nft")
+	h := testnet.NewHost(t, "a")
+	set(t, h, guard.String())
+	for _, value := range []string{Foreign, "drop 192.0.2.100 send eth0", " ", guard.String() + " "} {
+		in(t, h, func(c *nft.Conn) {
+			if err := SetGuard(c, value); err == nil {
+				t.Errorf("%q is taken", value)
+			}
+		})
+		if h.Try("sh", "-c", GuardTable{}.Command(value)).Code == 0 {
+			t.Errorf("for %q it says %s", value, GuardTable{}.Command(value))
+		}
+	}
+	for _, name := range []string{`a"b`, `e\*`} {
+		command := GuardTable{}.Command(Guard{guard.VIPs, []Sender{{name, guard.Senders[0].Addr}}}.String())
+		if h.Try("sh", "-c", command).Code == 0 {
+			t.Errorf("a name that nft has no words for is written as %s", command)
+		}
+	}
+	if got := read(t, h); got != guard.String() {
+		t.Errorf("the table is %q", got)
+	}
+}
+
 func TestGuardText(t *testing.T) {
 	for _, g := range []Guard{guard, {VIPs: guard.VIPs[:1]}, {Senders: guard.Senders}, {}} {
 		back, ok := ParseGuard(g.String())
@@ -97,10 +136,13 @@ func TestGuardTable(t *testing.T) {
 		t.Errorf("there is %q before anything was written", got)
 	}
 	plain := guard
-	plain.Senders = plain.Senders[:1] // nft(8) has no way to write every name
+	for _, name := range oddNames {
+		plain.Senders = append(slices.Clip(plain.Senders), Sender{name, guard.Senders[0].Addr})
+	}
+	slices.SortFunc(plain.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
 	set(t, a, plain.String())
 	text := a.Run(t, "nft", "-s", "list", "ruleset")
-	for _, want := range []string{"table arp rsagent {", "elements = { 192.0.2.100, 192.0.2.101 }", `elements = { "eth0" : 192.0.2.11 }`,
+	for _, want := range []string{"table arp rsagent {", "elements = { 192.0.2.100, 192.0.2.101 }", `"eth0" : 192.0.2.11`,
 		"type filter hook input priority filter; policy accept;", "arp daddr ip @vips drop",
 		"type filter hook output priority filter; policy accept;", "arp saddr ip @vips arp saddr ip set oifname map @senders", "arp saddr ip @vips drop"} {
 		if !strings.Contains(text, want) {

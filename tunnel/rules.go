@@ -131,7 +131,11 @@ func (RulesTable) String() string { return "table inet " + tableName }
 // Command is what an operator would type to have the rules, or to have them gone.
 func (RulesTable) Command(value string) string {
 	script := nft.Delete(nft.Inet, tableName)
-	if r, ok := ParseRules(value); ok {
+	if value != "" {
+		r, ok := ParseRules(value)
+		if !ok {
+			return "false # nft has no words for " + strconv.Quote(value)
+		}
 		script = r.table().Script()
 	}
 	return "nft '" + script + "'"
@@ -181,7 +185,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 
 // ParseRules reads what String wrote.
 func ParseRules(s string) (r Rules, ok bool) {
-	words := strings.Fields(s)
+	words := strings.Split(s, " ")
 	next := func() string { // the next word, "" at the end
 		if len(words) == 0 {
 			return ""

@@ -136,6 +136,26 @@ func TestRulesTable(t *testing.T) {
 	}
 }
 
+// TestRulesNoValue: what is no value changes nothing, neither by rsagent nor typed.
+func TestRulesNoValue(t *testing.T) {
+	testnet.Need(t, "nft")
+	h := testnet.NewHost(t, "a")
+	set(t, h, everyRule().String())
+	for _, value := range []string{Foreign, "mss", "take ip:4 from x", " "} {
+		var err error
+		withRules(t, h, func(c *nft.Conn) error { err = SetRules(c, value); return nil })
+		if err == nil {
+			t.Errorf("%q is taken", value)
+		}
+		if h.Try("sh", "-c", RulesTable{}.Command(value)).Code == 0 {
+			t.Errorf("for %q it says %s", value, RulesTable{}.Command(value))
+		}
+	}
+	if got := read(t, h); got != everyRule().String() {
+		t.Errorf("the table is %q", got)
+	}
+}
+
 // TestRulesTampered: whatever others change in the table, it is not taken for rsagent's.
 func TestRulesTampered(t *testing.T) {
 	testnet.Need(t, "nft")

@@ -185,10 +185,15 @@ func parseRule(r nft.Rule) (in In, from []netip.Prefix, ok bool) {
 	return in, from, true
 }
 
-// SetRules brings the table to a value, in one transaction.
+// SetRules brings the table to a value, in one transaction. A value that is none is an error, and nothing
+// is changed.
 func SetRules(c *nft.Conn, value string) error {
-	if r, ok := ParseRules(value); ok {
-		return c.Replace(r.table())
+	if value == "" {
+		return c.Delete(nft.Inet, tableName)
 	}
-	return c.Delete(nft.Inet, tableName)
+	r, ok := ParseRules(value)
+	if !ok {
+		return fmt.Errorf("%s: %q is no value of it", RulesTable{}, value)
+	}
+	return c.Replace(r.table())
 }

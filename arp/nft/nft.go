@@ -206,7 +206,21 @@ func (c Chain) hook(f Family) string {
 
 func (t Type) text(key string) string {
 	if t == IfName {
-		return `"` + Interface(key) + `"`
+		return quote(Interface(key))
 	}
 	return Addr(key).String()
+}
+
+// Writable says that nft(8) has a way to write an interface's name.
+func Writable(name string) bool {
+	return !strings.Contains(name, `"`) && !(strings.HasSuffix(name, "*") && strings.Contains(name, `\`))
+}
+
+// quote writes an interface's name for nft(8). An asterisk at its end would be a wildcard; where there is one,
+// nft(8) takes every backslash for an escape.
+func quote(name string) string {
+	if n, found := strings.CutSuffix(name, "*"); found {
+		name = n + `\*`
+	}
+	return `"` + name + `"`
 }

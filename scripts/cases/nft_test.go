@@ -297,3 +297,26 @@ func TestNFT_KilledAtEachStep(t *testing.T) {
 		})
 	}, vip)
 }
+
+// The kernel refuses single-byte blanks in an interface's name, and takes those of Unicode.
+func TestNFT_NamesWithBlanks(t *testing.T) {
+	s := newSite(t)
+	s.restored(t, func() {
+		for i, name := range []string{"en\u3000", "\u2003", "e\u0085"} {
+			testnet.Wire(t, s.rs, "eth1", "10.1.0.11/24", s.peer, "eth1", "10.1.0.1/24")
+			s.rs.Run(t, "ip", "link", "set", "eth1", "name", name)
+			s.do(t, "start", "--vip", vip, rulesOn)
+			s.unheard(t, func(asker *testnet.Asker) {
+				s.do(t, "restart")
+				s.do(t, "start", "--vip", vip2, rulesOn)
+				asker.Await(t, 20)
+			}, vip)
+			s.ask(t, 0, "status")
+			s.rs.Run(t, "ip", "link", "del", name)
+			if s.ask(t, 1, "status"); i == 0 { // the NIC is still among the senders
+				s.do(t, "restart")
+			}
+			s.do(t, "stop")
+		}
+	})
+}
