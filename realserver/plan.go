@@ -185,13 +185,13 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 		ip := a.Prefix.Addr()
 		i, v := j.VIPs.find(ip), j.VIPs.get(ip)
 		switch {
-		case v == nil && undo[a.Addr]:
-			p = append(p, removal(h, a, Withdraw, "start failed, and found the VIP here in another form")...)
-		case v == nil && !leaving[ip]:
-		case !holders[a.Device]:
+		case !holders[a.Device]: // whatever the journal says
 			if v != nil {
 				more = append(more, onNIC(h, a))
 			}
+		case v == nil && undo[a.Addr]:
+			p = append(p, removal(h, a, Withdraw, "start failed, and found the VIP here in another form")...)
+		case v == nil && !leaving[ip]:
 		case v == nil:
 			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
 		case a.Addr == v.addr():

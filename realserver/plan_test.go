@@ -421,3 +421,22 @@ func TestFollow(t *testing.T) {
 		t.Errorf("replaced: %+v", j.Changed)
 	}
 }
+
+// TestUndoOnNIC: a journal that names a copy of a VIP on a NIC, as rsagent never writes one, takes no address
+// off it.
+func TestUndoOnNIC(t *testing.T) {
+	f := base{}.kernel()
+	nic := loopback.Addr{Device: "eth0", Prefix: netip.PrefixFrom(vipA.Addr, 32)}
+	f.addAddr(nic, "global")
+	for _, device := range []string{"lo", "dummy0"} {
+		f.addAddr(loopback.Addr{Device: device, Prefix: netip.PrefixFrom(vipA.Addr, 32)}, "host")
+	}
+	f.link(sysctl.Interface{Name: "dummy0", Index: 9, Kind: "dummy"})
+	undo := []Copy{{vipA.Addr, "eth0"}, {vipA.Addr, "lo"}}
+	p, _ := plan(&Journal{Undo: undo, Leaving: []netip.Addr{vipA.Addr}}, &f.host)
+	if has := func(a loopback.Addr) bool {
+		return slices.ContainsFunc(p, func(c Change) bool { return c.Item == a })
+	}; has(nic) || !has(undo[1].addr()) {
+		t.Errorf("the plan is %v", p)
+	}
+}
