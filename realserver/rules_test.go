@@ -73,6 +73,8 @@ func TestTunnelRules(t *testing.T) {
 		{name: "4in6", set: Set{tun("192.0.2.1", func(v *VIP) { auto(v); v.Outer = "6" })}, want: "mss 1420 192.0.2.1"},
 		{name: "6 in gue over 6", set: Set{tun("2001:db8::1", func(v *VIP) { auto(v); v.Tunnel = "gue" })}, want: "mss 1380 2001:db8::1"},
 		{name: "another uplink", set: Set{tun("192.0.2.1", auto)}, mtu: 9000, want: "mss 8940 192.0.2.1"},
+		{name: "the smallest MTU that does", set: Set{tun("192.0.2.1", auto)}, mtu: 596, want: "mss 536 192.0.2.1"},
+		{name: "an MTU too small", set: Set{tun("192.0.2.1", func(v *VIP) { auto(v); v.Tunnel = "gue" })}, mtu: 576, says: []string{"small-mtu"}},
 		{name: "a number", set: Set{tun("192.0.2.1", func(v *VIP) { v.MSS = "536" })}, want: "mss 536 192.0.2.1"},
 		{name: "a number that does not fit", set: Set{tun("192.0.2.1", func(v *VIP) { v.MSS = "1441" })}, want: "mss 1441 192.0.2.1", says: []string{"mss"}},
 		{name: "a number that just fits", set: Set{tun("192.0.2.1", func(v *VIP) { v.MSS = "1440" })}, want: "mss 1440 192.0.2.1"},
@@ -107,7 +109,7 @@ func TestTunnelRules(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: the rules are %q, want %q", c.name, got, c.want)
 		}
-		for _, code := range []string{"mss", "director-open"} {
+		for _, code := range []string{"mss", "director-open", "small-mtu", "no-uplink"} {
 			said := slices.ContainsFunc(finds, func(f Finding) bool { return f.Code == code })
 			if said != slices.Contains(c.says, code) {
 				t.Errorf("%s: finding %s is said: %t", c.name, code, said)

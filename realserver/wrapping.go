@@ -3,6 +3,7 @@ package realserver
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"rsagent/sysctl"
@@ -68,8 +69,12 @@ func (v VIP) in() []tunnel.In {
 func (p *policy) mss(v VIP) (n int, ok bool) {
 	fits := p.host.fits(v)
 	if v.MSS == AutoMSS {
-		if fits < tunnel.LeastMSS {
+		if l := p.host.uplink(); l == nil {
 			p.refuse(func(o VIP) bool { return o.MSS == AutoMSS }, "no-uplink", v.Addr.String(), "there is no uplink to tell the segment size by", "take --mss N")
+			return 0, false
+		} else if fits < tunnel.LeastMSS {
+			p.refuse(func(o VIP) bool { return o.Addr == v.Addr && o.MSS == AutoMSS }, "small-mtu", v.Addr.String(), fmt.Sprintf("segments of %d bytes are what fits the MTU of %s, %d, with the director's wrapping around, and each host may send %d",
+				fits, l.Name, l.MTU, tunnel.LeastMSS), "raise the MTU, or take --mss N (from "+strconv.Itoa(tunnel.LeastMSS)+" on; larger packets are fragmented)")
 			return 0, false
 		}
 		return fits, true
