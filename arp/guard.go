@@ -2,6 +2,7 @@ package arp
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -21,13 +22,15 @@ import (
 // director, or keepalived's master, must not have it.
 type Guard struct {
 	VIPs    []netip.Addr // IPv4, sorted
-	Senders []Sender     // sorted by interface
+	Senders []Sender     // sorted by interface; of one interface the first that suits counts
 }
 
-// A Sender is the address that an interface asks with in a VIP's place.
+// A Sender is the address that an interface asks with in a VIP's place. It is to be of the subnet of what is
+// asked for, as with arp_announce 2: a neighbour with a reverse path filter pays no heed to another.
 type Sender struct {
 	Interface string
 	Addr      netip.Addr
+	Subnet    netip.Prefix // of what is asked for; the zero Prefix is any, and the last of its interface
 }
 
 // Drops says that requests for a VIP are dropped.
@@ -66,7 +69,8 @@ func (GuardTable) Command(value string) string {
 	return "nft '" + strings.ReplaceAll(script, "'", `'\''`) + "'"
 }
 
-// String says what is dropped, and who sends what: "drop 192.0.2.100 send eth0=192.0.2.11".
+// String says what is dropped, and who sends what: "drop 192.0.2.100 send eth0=192.0.2.11", and where it
+// depends on what is asked for, "eth0=10.0.0.11@10.0.0.0/8 eth0=192.0.2.11".
 func (g Guard) String() string {
 	words := []string{"drop"}
 	for _, a := range g.VIPs {
@@ -74,7 +78,11 @@ func (g Guard) String() string {
 	}
 	words = append(words, "send")
 	for _, s := range g.Senders {
-		words = append(words, s.Interface+"="+s.Addr.String())
+		w := s.Interface + "=" + s.Addr.String()
+		if s.Subnet.IsValid() {
+			w += "@" + s.Subnet.String()
+		}
+		words = append(words, w)
 	}
 	return strings.Join(words, " ")
 }
@@ -96,11 +104,17 @@ func ParseGuard(s string) (g Guard, ok bool) {
 	}
 	for _, w := range words[send+1:] {
 		i := strings.LastIndex(w, "=")
-		a, err := netip.ParseAddr(w[i+1:])
-		if i < 1 || err != nil {
+		addr, subnet, near := strings.Cut(w[i+1:], "@")
+		s := Sender{Interface: w[:max(0, i)]}
+		var err, err2 error
+		s.Addr, err = netip.ParseAddr(addr)
+		if near {
+			s.Subnet, err2 = netip.ParsePrefix(subnet)
+		}
+		if i < 1 || err != nil || err2 != nil {
 			return g, false
 		}
-		g.Senders = append(g.Senders, Sender{w[:i], a})
+		g.Senders = append(g.Senders, s)
 	}
 	return g, true
 }
@@ -114,22 +128,53 @@ const (
 // table is the guard in nftables' terms.
 func (g Guard) table() nft.Table {
 	senders := nft.Set{Name: "senders", Keys: nft.IfName, Values: nft.IPv4}
+	fromVIP := []nft.Expr{nft.Load(nft.Network, senderIP, 4), nft.In("vips")}
+	var near []nft.Rule // for what is rewritten by one, none of the others matches
 	for _, s := range g.Senders {
+		if s.Subnet.IsValid() {
+			near = append(near, s.rule(fromVIP))
+			continue
+		}
 		senders.Elements = append(senders.Elements, nft.Element{Key: nft.Name(s.Interface), Value: string(s.Addr.AsSlice())})
 	}
-	fromVIP := []nft.Expr{nft.Load(nft.Network, senderIP, 4), nft.In("vips")}
 	return nft.Table{Family: nft.ARP, Name: tableName,
 		Sets: []nft.Set{{Name: "vips", Keys: nft.IPv4, Elements: nft.Addrs(g.VIPs)}, senders},
 		Chains: []nft.Chain{
 			{Name: "input", Hook: nft.ARPInput, Rules: []nft.Rule{
 				{Text: "arp daddr ip @vips drop", Exprs: []nft.Expr{nft.Load(nft.Network, targetIP, 4), nft.In("vips"), nft.Drop}},
 			}},
-			{Name: "output", Hook: nft.ARPOutput, Rules: []nft.Rule{
+			{Name: "output", Hook: nft.ARPOutput, Rules: append(near, []nft.Rule{
 				{Text: "arp saddr ip @vips arp saddr ip set oifname map @senders", Exprs: append(slices.Clip(fromVIP),
 					nft.Meta(unix.NFT_META_OIFNAME), nft.Map("senders"), nft.Store(nft.Network, senderIP, 4))},
 				{Text: "arp saddr ip @vips drop", Exprs: append(slices.Clip(fromVIP), nft.Drop)},
-			}},
+			}...)},
 		}}
+}
+
+// rule has a request for an address of the subnet go out with this sender.
+func (s Sender) rule(fromVIP []nft.Expr) nft.Rule {
+	network, mask := s.Subnet.Masked().Addr().As4(), net.CIDRMask(s.Subnet.Bits(), 32)
+	return nft.Rule{
+		Text: fmt.Sprintf("oifname %s arp saddr ip @vips arp daddr ip & %s == %s arp saddr ip set %s", nft.IfName.Text(nft.Name(s.Interface)), net.IP(mask), s.Subnet.Masked().Addr(), s.Addr),
+		Exprs: append(append([]nft.Expr{nft.Meta(unix.NFT_META_OIFNAME), nft.Equals(nft.Name(s.Interface))}, fromVIP...),
+			nft.Load(nft.Network, targetIP, 4), nft.And(string(mask)), nft.Equals(string(network[:])),
+			nft.Value(string(s.Addr.AsSlice())), nft.Store(nft.Network, senderIP, 4)),
+	}
+}
+
+// parseSender reads what rule made. That there is nothing else to it is found out by making it again.
+func parseSender(r nft.Rule) (s Sender, ok bool) {
+	var words []string
+	for _, e := range r.Exprs {
+		if w := e.Literal(); w != "" {
+			words = append(words, w)
+		}
+	}
+	if len(words) != 4 || len(words[1]) != 4 || len(words[2]) != 4 || len(words[3]) != 4 {
+		return s, false
+	}
+	bits, _ := net.IPMask(words[1]).Size()
+	return Sender{nft.Interface(words[0]), nft.Addr(words[3]), netip.PrefixFrom(nft.Addr(words[2]), bits)}, true
 }
 
 // ReadGuard is the table's value, as the kernel has it.
@@ -142,11 +187,18 @@ func ReadGuard(c *nft.Conn) (string, error) {
 	for _, e := range t.Set("vips").Elements {
 		g.VIPs = append(g.VIPs, nft.Addr(e.Key))
 	}
+	for _, ch := range t.Chains {
+		for _, r := range ch.Rules {
+			if s, ok := parseSender(r); ok {
+				g.Senders = append(g.Senders, s)
+			}
+		}
+	}
 	for _, e := range t.Set("senders").Elements {
-		g.Senders = append(g.Senders, Sender{nft.Interface(e.Key), nft.Addr(e.Value)})
+		g.Senders = append(g.Senders, Sender{Interface: nft.Interface(e.Key), Addr: nft.Addr(e.Value)})
 	}
 	slices.SortFunc(g.VIPs, netip.Addr.Compare)
-	slices.SortFunc(g.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
+	slices.SortStableFunc(g.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
 	if !g.table().Equal(t) {
 		return Foreign, nil
 	}

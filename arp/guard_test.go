@@ -15,8 +15,10 @@ import (
 func TestMain(m *testing.M) { os.Exit(testnet.Main(m)) }
 
 var guard = Guard{
-	VIPs:    []netip.Addr{netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.101")},
-	Senders: []Sender{{"eth0", netip.MustParseAddr("192.0.2.11")}, {"eth0.1=;x", netip.MustParseAddr("198.51.100.11")}},
+	VIPs: []netip.Addr{netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.101")},
+	Senders: []Sender{{Interface: "eth0", Addr: netip.MustParseAddr("192.0.2.11")},
+		{"eth0.1=;x", netip.MustParseAddr("203.0.113.11"), netip.MustParsePrefix("203.0.113.8/29")}, {"eth0.1=;x", netip.MustParseAddr("10.0.0.9"), netip.MustParsePrefix("10.0.0.0/8")},
+		{Interface: "eth0.1=;x", Addr: netip.MustParseAddr("198.51.100.11")}},
 }
 
 // oddNames are some that the kernel takes, which refuses single-byte blanks only.
@@ -25,7 +27,7 @@ var oddNames = []string{"e*", "*", `e\`, "a*b", "a'b", "x$y", "{", "#", "a=b", "
 // TestGuardNames: whatever an interface is called, the guard is read as it was written.
 func TestGuardNames(t *testing.T) {
 	for _, name := range append(oddNames, `a"b`, `e\*`) {
-		g := Guard{guard.VIPs, []Sender{{name, guard.Senders[0].Addr}}}
+		g := Guard{guard.VIPs, []Sender{{Interface: name, Addr: guard.Senders[0].Addr}}}
 		if back, ok := ParseGuard(g.String()); !ok || !slices.Equal(back.Senders, g.Senders) {
 			t.Errorf("%q is read as %+v, %t", g, back, ok)
 		}
@@ -48,7 +50,7 @@ func TestGuardNoValue(t *testing.T) {
 		}
 	}
 	for _, name := range []string{`a"b`, `e\*`} {
-		command := GuardTable{}.Command(Guard{guard.VIPs, []Sender{{name, guard.Senders[0].Addr}}}.String())
+		command := GuardTable{}.Command(Guard{guard.VIPs, []Sender{{Interface: name, Addr: guard.Senders[0].Addr}}}.String())
 		if h.Try("sh", "-c", command).Code == 0 {
 			t.Errorf("a name that nft has no words for is written as %s", command)
 		}
@@ -65,7 +67,7 @@ func TestGuardText(t *testing.T) {
 			t.Errorf("%q is read as %+v, %t", g, back, ok)
 		}
 	}
-	for _, s := range []string{"", Foreign, "drop", "send", "drop x send", "drop 192.0.2.1 send eth0", "drop 192.0.2.1 send =192.0.2.1", "send drop 192.0.2.1"} {
+	for _, s := range []string{"", Foreign, "drop", "send", "drop x send", "drop 192.0.2.1 send eth0", "drop 192.0.2.1 send =192.0.2.1", "drop 192.0.2.1 send eth0=192.0.2.1@", "drop 192.0.2.1 send eth0=192.0.2.1@x", "send drop 192.0.2.1"} {
 		if g, ok := ParseGuard(s); ok {
 			t.Errorf("%q is read as %+v", s, g)
 		}
@@ -137,9 +139,9 @@ func TestGuardTable(t *testing.T) {
 	}
 	plain := guard
 	for _, name := range oddNames {
-		plain.Senders = append(slices.Clip(plain.Senders), Sender{name, guard.Senders[0].Addr})
+		plain.Senders = append(slices.Clip(plain.Senders), Sender{Interface: name, Addr: guard.Senders[0].Addr})
 	}
-	slices.SortFunc(plain.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
+	slices.SortStableFunc(plain.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
 	set(t, a, plain.String())
 	text := a.Run(t, "nft", "-s", "list", "ruleset")
 	for _, want := range []string{"table arp rsagent {", "elements = { 192.0.2.100, 192.0.2.101 }", `"eth0" : 192.0.2.11`,

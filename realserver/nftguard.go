@@ -1,6 +1,7 @@
 package realserver
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"rsagent/arp"
+	"rsagent/loopback"
 	"rsagent/sysctl"
 )
 
@@ -32,15 +34,15 @@ func (p *policy) nftGuard() {
 		}
 	}
 	for _, l := range p.host.Links {
-		switch own := p.host.own(l.Name, p.set); {
+		switch own := p.host.senders(l.Name, p.set); {
 		case !l.Speaks():
-		case own.IsValid():
-			want.Senders = append(want.Senders, arp.Sender{Interface: l.Name, Addr: own})
+		case len(own) > 0:
+			want.Senders = append(want.Senders, own...)
 		case l.Up:
 			p.refuse(VIP.hushed, "no-address", l.Name, l.Name+" has no IPv4 address of its own to ask with in a VIP's place, as --arp-guard nft needs", "take --arp-guard all")
 		}
 	}
-	slices.SortFunc(want.Senders, func(a, b arp.Sender) int { return strings.Compare(a.Interface, b.Interface) })
+	slices.SortStableFunc(want.Senders, func(a, b arp.Sender) int { return strings.Compare(a.Interface, b.Interface) })
 
 	it := arp.GuardTable{}
 	now := p.host.value(it)
@@ -100,14 +102,45 @@ func (h *Host) hush(s Set) (out []Silence) {
 	return []Silence{{Interface: it.String(), Rules: orAbsent(value), Good: good, Asked: true, Why: why}}
 }
 
-// own is the first IPv4 address of an interface that is no VIP; the zero Addr is none.
-func (h *Host) own(name string, vips Set) netip.Addr {
+// senders are the addresses that an interface asks with in a VIP's place: of each of its subnets one, where
+// it has several, and one for all else, as with arp_announce 2 (net/ipv4/devinet.c, inet_select_addr). One that
+// may move away, as keepalived's do (without a subnet, or secondary), is taken only where there is no other.
+func (h *Host) senders(name string, vips Set) (out []arp.Sender) {
+	var own []loopback.Held
 	for _, a := range h.Addrs {
 		if ip := a.Prefix.Addr(); a.Device == name && ip.Is4() && a.Scope != "host" && !vips.has(ip) {
-			return ip
+			own = append(own, a)
 		}
 	}
-	return netip.Addr{}
+	rank := func(a loopback.Held) (n int) {
+		if a.Bare() {
+			n += 4
+		}
+		if a.Secondary {
+			n += 2
+		}
+		if a.Prefix.Addr() != h.Source {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(own, func(a, b loopback.Held) int { return rank(a) - rank(b) })
+	if len(own) == 0 {
+		return nil
+	}
+	for _, a := range own {
+		subnet := a.Subnet()
+		if !a.Bare() && !slices.ContainsFunc(out, func(s arp.Sender) bool { return s.Subnet == subnet }) {
+			out = append(out, arp.Sender{Interface: name, Addr: a.Prefix.Addr(), Subnet: subnet})
+		}
+	}
+	if len(out) == 1 {
+		out = nil
+	}
+	slices.SortFunc(out, func(a, b arp.Sender) int { // the narrower first, as routes go
+		return cmp.Or(b.Subnet.Bits()-a.Subnet.Bits(), a.Subnet.Addr().Compare(b.Subnet.Addr()))
+	})
+	return append(out, arp.Sender{Interface: name, Addr: own[0].Prefix.Addr()})
 }
 
 // directs are the addresses that this host's own IPVS table is about; none where it has no IPVS.

@@ -4,9 +4,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"rsagent/arp"
+	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
 )
@@ -156,6 +158,38 @@ func TestArrivalsNameSegments(t *testing.T) {
 			if a.Device == "tunl0" && (a.Fits != c.fits || c.fits > 0 && a.MSS != c.mss) {
 				t.Errorf("rules %q, MTU %d: %d named, %d fit, want %d and %d", c.rules, c.mtu, a.MSS, a.Fits, c.mss, c.fits)
 			}
+		}
+	}
+}
+
+// TestSenders: what an interface asks with in a VIP's place.
+func TestSenders(t *testing.T) {
+	for _, c := range []struct{ addrs, source, want string }{
+		{"192.0.2.11/24", "", "192.0.2.11"},
+		{"10.0.0.9/24 192.0.2.11/24", "", "10.0.0.9@10.0.0.0/24 192.0.2.11@192.0.2.0/24 10.0.0.9"},
+		{"10.0.0.9/24 192.0.2.11/24", "192.0.2.11", "10.0.0.9@10.0.0.0/24 192.0.2.11@192.0.2.0/24 192.0.2.11"},
+		{"10.0.0.9/8 10.1.0.9/16", "", "10.1.0.9@10.1.0.0/16 10.0.0.9@10.0.0.0/8 10.0.0.9"},
+		{"192.0.2.50/32 192.0.2.11/24", "", "192.0.2.11"},           // keepalived's came first
+		{"192.0.2.11/24 192.0.2.50/24", "192.0.2.50", "192.0.2.11"}, // the second is secondary
+		{"192.0.2.50/32 192.0.2.11/24", "192.0.2.50", "192.0.2.11"}, //
+		{"192.0.2.50/32", "", "192.0.2.50"},                         // a cloud's
+		{"192.0.2.50/32 192.0.2.51/32", "192.0.2.51", "192.0.2.51"}, //
+		{"192.0.2.1/24 192.0.2.11/24", "", "192.0.2.11"},            // never a VIP of the set
+		{"192.0.2.1/24", "", ""}, //
+	} {
+		f := base{}.kernel()
+		f.host.Addrs = nil
+		for _, a := range strings.Fields(c.addrs) {
+			f.addAddr(loopback.Addr{Device: "eth0", Prefix: netip.MustParsePrefix(a)}, "global")
+		}
+		f.host.Source, _ = netip.ParseAddr(c.source)
+		want := []string{}
+		for _, w := range strings.Fields(c.want) {
+			want = append(want, "eth0="+w)
+		}
+		got := strings.TrimPrefix(arp.Guard{Senders: f.host.senders("eth0", Set{vipA})}.String(), "drop send")
+		if strings.TrimSpace(got) != strings.Join(want, " ") {
+			t.Errorf("%s, source %q: got %q, want %q", c.addrs, c.source, got, want)
 		}
 	}
 }

@@ -173,9 +173,9 @@ func (t Table) Script() string {
 		fmt.Fprintf(&b, " %s %s { type %s;", kind, s.Name, typ)
 		var words []string
 		for _, e := range s.Elements {
-			word := s.Keys.text(e.Key)
+			word := s.Keys.Text(e.Key)
 			if s.Values.size > 0 {
-				word += " : " + s.Values.text(e.Value)
+				word += " : " + s.Values.Text(e.Value)
 			}
 			words = append(words, word)
 		}
@@ -204,7 +204,8 @@ func (c Chain) hook(f Family) string {
 	return "input"
 }
 
-func (t Type) text(key string) string {
+// Text writes a key as nft(8) does.
+func (t Type) Text(key string) string {
 	if t == IfName {
 		return quote(Interface(key))
 	}

@@ -320,3 +320,45 @@ func TestNFT_NamesWithBlanks(t *testing.T) {
 		}
 	})
 }
+
+// On a NIC with two subnets the sender is of the one that is asked in: a neighbour with a reverse path filter pays no
+// heed to another. And it is no address that may move away. Seen at: keepalived's notes on arp_announce.
+func TestNFT_SenderOfTheSubnet(t *testing.T) {
+	s := newSiteWith(t, "10.50.0.9/24")
+	s.rs.Run(t, "ip", "addr", "add", rip+"/24", "dev", "eth0")
+	s.peer.Run(t, "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip, rulesOn)
+		s.rs.Run(t, "ip", "neigh", "flush", "dev", "eth0")
+		wire := s.peer.Start(t, "tcpdump", "-l", "-n", "-i", "eth0", "arp[6:2] = 1")
+		wire.Await(t, "listening on")
+		s.serves(t, vip)
+		wire.Await(t, "who-has "+peerIP+" tell "+rip)
+		s.do(t, "stop")
+	})
+	s.restored(t, func() {
+		out := s.rs.Run(t, s.args("start", "--vip", vip, rulesOn, "--dry-run")...)
+		s.rs.Run(t, "sh", "-ec", out)
+		s.ask(t, 0, "start", "--vip", vip, rulesOn)
+		typed := s.rs.Snapshot(t)
+		s.ask(t, 0, "stop")
+		s.ask(t, 0, "start", "--vip", vip, rulesOn)
+		s.mustBe(t, typed)
+		s.ask(t, 0, "stop")
+	})
+	s.rs.Run(t, "ip", "addr", "flush", "dev", "eth0")
+	s.rs.Run(t, "ip", "addr", "add", "10.0.0.50/32", "dev", "eth0")
+	s.rs.Run(t, "ip", "addr", "add", rip+"/24", "dev", "eth0")
+	if r := s.ask(t, 0, "start", "--vip", vip, rulesOn); strings.Contains(r.Changes[0].To, "10.0.0.50") {
+		t.Errorf("it asks with an address that may move away: %s", r.Changes[0].To)
+	}
+	s.rs.Run(t, "ip", "addr", "add", "10.0.0.12/24", "dev", "eth0") // renumbered
+	s.rs.Run(t, "sysctl", "-qw", "net.ipv4.conf.eth0.promote_secondaries=1")
+	s.rs.Run(t, "ip", "addr", "del", rip+"/24", "dev", "eth0")
+	s.ask(t, 1, "status")
+	s.ask(t, 0, "restart")
+	s.ask(t, 0, "status")
+	if got := s.rs.Run(t, "nft", "list", "ruleset"); strings.Contains(got, rip+" ") || !strings.Contains(got, "10.0.0.12") {
+		t.Errorf("renumbered, it asks with\n%s", got)
+	}
+}
