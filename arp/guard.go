@@ -119,7 +119,10 @@ func ParseGuard(s string) (g Guard, ok bool) {
 	return g, true
 }
 
-// Where an ARP packet between IPv4 hosts on Ethernet has its addresses (RFC 826).
+// MAC is the length of the hardware addresses, in bytes, for which the rules hold.
+const MAC = 6
+
+// Where an ARP packet between IPv4 hosts with such hardware addresses has its IP addresses (RFC 826).
 const (
 	senderIP = 14
 	targetIP = 24

@@ -294,7 +294,7 @@ func bases() (out []base) {
 func (b base) kernel() *fake {
 	f := &fake{fallback: b.tun != tunNone, tunWasUp: b.tun == tunUp, ignoreWas: b.allIgnore, leaking: map[netip.Addr]bool{}, exempt: map[netip.Addr]bool{}}
 	f.host = Host{Conf: sysctl.Table{}, Dropped: map[netip.Addr]bool{}, Tables: map[Item]string{}, Ports: map[tunnel.Port]string{}, Modules: map[string]bool{"ipip": b.tun >= tunDown}}
-	f.host.Links = []sysctl.Interface{{Name: "lo", Index: 1, Up: b.hand != 0, IPv6: true}, {Name: "eth0", Index: 2, Up: true, ARP: true}}
+	f.host.Links = []sysctl.Interface{{Name: "lo", Index: 1, Up: b.hand != 0, IPv6: true}, {Name: "eth0", Index: 2, Up: true, ARP: true, MAC: 6}}
 	for _, i := range []string{"all", "default", "lo", "eth0"} {
 		for _, k := range knobs {
 			f.host.Conf[sysctl.Key{Iface: i, Knob: k}] = 0

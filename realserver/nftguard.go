@@ -36,6 +36,8 @@ func (p *policy) nftGuard() {
 	for _, l := range p.host.Links {
 		switch own := p.host.senders(l.Name, p.set); {
 		case !l.Speaks():
+		case l.MAC != arp.MAC: // down too: it may go up at any time
+			p.refuse(VIP.hushed, "arp-hardware", l.Name, fmt.Sprintf("%s takes ARP with hardware addresses of %d bytes, and the rules of --arp-guard nft hold for %d only", l.Name, l.MAC, arp.MAC), "take --arp-guard all")
 		case len(own) > 0:
 			want.Senders = append(want.Senders, own...)
 		case l.Up:

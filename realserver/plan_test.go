@@ -95,7 +95,7 @@ func TestPlan(t *testing.T) {
 			"guard: sysctl -w net.ipv4.conf.eth0.arp_ignore=1", "guard: sysctl -w net.ipv4.conf.eth0.arp_announce=2",
 			"guard: ip link set lo up", "bind: ip addr add 192.0.2.1/32 dev lo scope host"}},
 		{"a bridge's port: the bridge counts", Set{vipAeth}, hostWith(func(f *fake) {
-			f.link(sysctl.Interface{Name: "br0", Index: 3, Kind: "bridge", ARP: true})
+			f.link(sysctl.Interface{Name: "br0", Index: 3, Kind: "bridge", ARP: true, MAC: 6})
 			f.host.Links[1].Master, f.host.Links[1].Port = 3, "bridge"
 		}), []string{
 			"guard: sysctl -w net.ipv4.conf.br0.arp_ignore=1", "guard: sysctl -w net.ipv4.conf.br0.arp_announce=2",
@@ -203,7 +203,7 @@ func TestFindings(t *testing.T) {
 			guarded(f)
 			f.link(sysctl.Interface{Name: "tun7", Index: 7})
 		}), []string{"error no-arp tun7"}},
-		{"an interface left uncovered", Set{vipAeth}, hostWith(func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true}) }),
+		{"an interface left uncovered", Set{vipAeth}, hostWith(func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true, MAC: 6}) }),
 			[]string{"warning uncovered eth1"}},
 		{"no guard", Set{vipAnone}, hostWith(func(f *fake) { f.host.Links[0].Up = true }), []string{"info no-guard 192.0.2.1"}},
 		{"no guard, and silent all the same", Set{vipAnone}, hostWith(guarded), nil},
@@ -237,7 +237,7 @@ func TestFindings(t *testing.T) {
 		{"a VRF beside the uplink", Set{vipA}, hostWith(func(f *fake) {
 			guarded(f)
 			f.vrf()
-			f.link(sysctl.Interface{Name: "eth1", Index: 8, ARP: true, Up: true})
+			f.link(sysctl.Interface{Name: "eth1", Index: 8, ARP: true, MAC: 6, Up: true})
 			f.addAddr(addr("203.0.113.9/24", "eth1"), "global")
 		}), nil},
 		{"VIP on lo, a tunnel with an address", Set{vipBlo}, hostWith(func(f *fake) {
@@ -258,7 +258,7 @@ var vipAnone = with(vipA, func(v *VIP) { v.Guard = GuardNone })
 
 // TestWords: what a finding says, and that its cure does no harm.
 func TestWords(t *testing.T) {
-	eth1 := func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true}) }
+	eth1 := func(f *fake) { f.link(sysctl.Interface{Name: "eth1", Index: 3, ARP: true, MAC: 6}) }
 	for _, c := range []struct {
 		name string
 		set  Set

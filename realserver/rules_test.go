@@ -93,7 +93,7 @@ func TestTunnelRules(t *testing.T) {
 		f := base{tun: tunUp}.kernel()
 		f.host.link("eth0").MTU = 1500
 		if c.mtu > 0 {
-			f.link(sysctl.Interface{Name: "eth1", Index: 7, ARP: true, MTU: c.mtu})
+			f.link(sysctl.Interface{Name: "eth1", Index: 7, ARP: true, MAC: 6, MTU: c.mtu})
 			f.host.Uplink = 7
 		}
 		for _, v := range c.set {
@@ -190,6 +190,21 @@ func TestSenders(t *testing.T) {
 		got := strings.TrimPrefix(arp.Guard{Senders: f.host.senders("eth0", Set{vipA})}.String(), "drop send")
 		if strings.TrimSpace(got) != strings.Join(want, " ") {
 			t.Errorf("%s, source %q: got %q, want %q", c.addrs, c.source, got, want)
+		}
+	}
+}
+
+// TestHardwareAddresses: the rules find the addresses of a packet where Ethernet has them, and nowhere else.
+func TestHardwareAddresses(t *testing.T) {
+	for mac, refused := range map[int]bool{0: true, 4: true, 6: false, 20: true} {
+		for _, up := range []bool{false, true} {
+			f := base{}.kernel()
+			f.link(sysctl.Interface{Name: "nic", Index: 7, ARP: true, MAC: mac, Up: up})
+			f.addAddr(loopback.Addr{Device: "nic", Prefix: netip.MustParsePrefix("203.0.113.11/24")}, "global")
+			_, finds := plan(&Journal{VIPs: Set{vipAnft, vipBlo}}, &f.host)
+			if unserved(finds, vipAnft) != refused || unserved(finds, vipBlo) {
+				t.Errorf("%d bytes, up %t: %v", mac, up, finds)
+			}
 		}
 	}
 }

@@ -23,6 +23,7 @@ type Interface struct {
 	Mode   string // of an ip6tnl: "ip6ip6", "ipip6" or "any"
 	Alt    string // its alternative names, a blank before each
 	MTU    int    // bytes
+	MAC    int    // length of its hardware address, bytes: 6 on Ethernet, 4 on GRE, 20 on InfiniBand
 	Up     bool
 	IPv6   bool // takes IPv6 addresses: the kernel has IPv6, and disable_ipv6 is 0
 	ARP    bool // asks and answers ARP: neither loopback nor NOARP
@@ -127,6 +128,8 @@ func parse(m []byte) (i Interface, conf []byte) {
 					i.Alt += " " + text(v)
 				}
 			})
+		case unix.IFLA_ADDRESS:
+			i.MAC = len(v)
 		case unix.IFLA_MTU:
 			if len(v) >= 4 {
 				i.MTU = int(binary.NativeEndian.Uint32(v))

@@ -41,7 +41,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, vars: map[string]string{}, folder: t.TempDir(), fail: map[string]error{}}
 	w.config = filepath.Join(w.folder, "absent.yaml")
 	w.host = realserver.Host{
-		Links: []sysctl.Interface{{Name: "lo", Index: 1, Up: true}, {Name: "eth0", Index: 2, Up: true, ARP: true},
+		Links: []sysctl.Interface{{Name: "lo", Index: 1, Up: true}, {Name: "eth0", Index: 2, Up: true, ARP: true, MAC: 6},
 			{Name: "tunl0", Index: 3, Kind: "ipip"}, {Name: "dummy0", Index: 4, Kind: "dummy", Up: true}},
 		Conf:    sysctl.Table{},
 		Modules: map[string]bool{"ipip": true},
