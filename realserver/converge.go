@@ -41,6 +41,7 @@ type Kernel struct {
 
 // Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.
 type Also struct {
+	Found  bool // rsagent's nftables tables, where that can be told: the kernel has nf_tables, and this process may ask
 	Tables bool // rsagent's nftables tables, and whether this host is a director itself
 	Proxy  bool // IPv6 addresses for which this host is an NDP proxy
 	Routes bool // blackhole routes: a router has many routes
@@ -91,19 +92,30 @@ type Result struct {
 // status with Keep, and --dry-run with any other edit. given are VIPs that go if the set does not
 // hold them. Errors: *JournalError; a refusal (ErrRefused), with a complete result.
 func (a *Agent) Look(edit Edit, given ...netip.Addr) (*Result, error) {
+	return a.observe(edit, false, given...)
+}
+
+// observe is Look. To judge, a table that nobody knows is found and no work left.
+func (a *Agent) observe(edit Edit, judge bool, given ...netip.Addr) (*Result, error) {
 	_, j, stale, err := a.openStore()
 	if err != nil {
 		return nil, err
 	}
 	r := &Result{Before: j.VIPs}
 	j.edit(edit, a.Blackhole, given...)
-	if r.Host, err = a.Kernel.look(j.also()); err != nil {
+	also := j.also()
+	also.Found = also.Found || judge
+	if r.Host, err = a.Kernel.look(also); err != nil {
 		return nil, err
 	}
 	j.follow(r.Host)
 	j.pin(r.Host)
 	j.claim(r.Host)
+	if !judge {
+		j.adopt(r.Host)
+	}
 	r.view(j)
+	r.Findings = append(r.Findings, orphaned(j, r.Host)...)
 	own := ownAddresses(j.VIPs.without(r.Before), r.Host)
 	if len(own) > 0 { // that it is on a NIC is then no other thing, and its cure would cut the host off
 		r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return f.Code == "vip-on-nic" })
@@ -190,6 +202,7 @@ func (r *run) look() error {
 	r.journal.follow(h)
 	r.journal.pin(h)
 	r.journal.claim(h)
+	r.journal.adopt(h)
 	r.view(r.journal)
 	return nil
 }

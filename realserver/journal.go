@@ -384,7 +384,7 @@ func (j *Journal) forget(it Item) {
 
 // also is what the journal is about beside what every look takes in.
 func (j *Journal) also() Also {
-	a := Also{Routes: len(j.Blackholes) > 0, Tables: len(j.VIPs.tables()) > 0}
+	a := Also{Routes: len(j.Blackholes) > 0, Tables: len(j.VIPs.tables()) > 0, Found: len(j.VIPs) == 0}
 	for _, e := range j.Changed {
 		a.Tables = a.Tables || isTable(e.Item)
 		switch e.Item.(type) {

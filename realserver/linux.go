@@ -78,6 +78,9 @@ func (l linux) look(also Also) (*Host, error) {
 		}
 		h.Directs = directs()
 	}
+	if also.Found && !also.Tables && nft.There() && h.readTables() != nil {
+		h.Tables = nil // it cannot be told
+	}
 	if also.Proxy {
 		if h.Proxied, err = loopback.Proxied(l.netlink, names); err != nil {
 			return nil, err

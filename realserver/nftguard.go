@@ -51,6 +51,11 @@ func (p *policy) nftGuard() {
 	if p.foreign(it, VIP.hushed) {
 		return
 	}
+	if kept := p.host.resting(p.set, p.leaving); len(kept) > 0 {
+		p.finds = append(p.finds, restsOn(kept))
+		want.VIPs = append(want.VIPs, kept...)
+		slices.SortFunc(want.VIPs, netip.Addr.Compare)
+	}
 	stage, why := Guard, "drop ARP requests for the VIP, and never send one with the VIP as its sender"
 	if old, ok := arp.ParseGuard(now); ok {
 		wider := want
@@ -171,4 +176,41 @@ func parseIPVS(s string) map[netip.Addr]bool {
 		}
 	}
 	return out
+}
+
+// resting are the addresses that the table found silences, that are bound where a VIP may sit, and that are neither
+// of the set nor leaving it: without the table the host might answer for them.
+func (h *Host) resting(s Set, leaving []netip.Addr) (out []netip.Addr) {
+	g, _ := arp.ParseGuard(h.value(arp.GuardTable{}))
+	bound := onHost(fromAddrs(g.VIPs), h)
+	for i, a := range g.VIPs {
+		if bound[i] && !s.has(a) && !slices.Contains(leaving, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func restsOn(vips []netip.Addr) Finding {
+	var words []string
+	for _, a := range vips {
+		words = append(words, a.String())
+	}
+	return Finding{Level: Warning, Code: "unmanaged-guard", Subject: arp.GuardTable{}.String(),
+		Message: fmt.Sprintf("%s goes on silencing %s, bound here and not managed", arp.GuardTable{}, strings.Join(words, ", ")),
+		Cure:    "rsagent start --arp-guard nft --vip " + strings.Join(words, ",") + ", or stop"}
+}
+
+// orphaned tells of a table that silences, and that no VIP managed needs.
+func orphaned(j *Journal, h *Host) []Finding {
+	it := arp.GuardTable{}
+	g, ok := arp.ParseGuard(h.value(it))
+	if !ok || slices.Contains(j.VIPs.tables(), Item(it)) || slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it }) {
+		return nil
+	}
+	if kept := h.resting(j.VIPs, j.Leaving); len(kept) > 0 {
+		return []Finding{restsOn(kept)}
+	}
+	return []Finding{{Level: Warning, Code: "orphaned-guard", Subject: it.String(),
+		Message: fmt.Sprintf("%s silences this host (%s), and no VIP that is managed needs it", it, g), Cure: "nft delete " + it.String()}}
 }

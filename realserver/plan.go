@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"rsagent/arp"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -138,13 +139,28 @@ func putBack(e Entry, j *Journal, h *Host) ([]Change, []Finding) {
 	if !e.ours(now) {
 		return left("left", fmt.Sprintf("someone changed it since (start found %s and wrote %s)", orAbsent(e.From), strings.Join(e.Wrote, ", ")))
 	}
+	why := "as it was before rsagent changed it"
+	if isTable(e.Item) {
+		why = "no VIP needs it any more"
+	}
 	switch e.Item.(type) {
+	case arp.GuardTable:
+		if kept := h.resting(j.VIPs, j.Leaving); len(kept) > 0 {
+			g, _ := arp.ParseGuard(now)
+			g.VIPs = kept
+			finds := []Finding{restsOn(kept)}
+			to := g.String()
+			if to == now {
+				return nil, finds
+			}
+			return []Change{{Stage: PutBack, Item: e.Item, From: now, To: to, Why: "no VIP needs more"}}, finds
+		}
 	case tunnel.Link, tunnel.Device, tunnel.Mode:
 		if other := j.foreign(h, ifName(e.Item)); other != "" {
 			return left("shared", other+" is on it too")
 		}
 	}
-	return []Change{{Stage: PutBack, Item: e.Item, From: now, To: e.From, Why: "as it was before rsagent changed it"}}, nil
+	return []Change{{Stage: PutBack, Item: e.Item, From: now, To: e.From, Why: why}}, nil
 }
 
 func orAbsent(value string) string {

@@ -19,6 +19,7 @@ type policy struct {
 	host    *Host
 	base    sysctl.Table // the host's settings had rsagent changed nothing
 	holes   []netip.Addr // VIPs to be dropped by a route
+	leaving []netip.Addr // VIPs to go
 	changed []Entry      // what rsagent has changed
 	needs   []Change
 	finds   []Finding
@@ -27,7 +28,7 @@ type policy struct {
 // needs is policy applied to the host's baseline: what must be so for the set to be served, and
 // served silently. Findings of level error are what no change of rsagent's can bring about.
 func needs(j *Journal, h *Host) ([]Change, []Finding) {
-	p := &policy{set: j.VIPs, host: h, base: h.baseline(j.Changed), holes: j.Blackholes, changed: j.Changed}
+	p := &policy{set: j.VIPs, host: h, base: h.baseline(j.Changed), holes: j.Blackholes, leaving: j.Leaving, changed: j.Changed}
 	for _, a := range p.holes {
 		p.find(Info, "blackhole", a.String(), "what comes for "+a.String()+" is dropped by a route that stop left; its next start removes it", "rsagent stop --vip "+a.String())
 	}

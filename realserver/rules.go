@@ -47,6 +47,16 @@ func (j *Journal) claim(h *Host) {
 	}
 }
 
+// adopt takes over a guard that silences and that nobody's journal knows: it was lost, and a verb that leaves
+// nothing managed takes the table away, but for what rests on it.
+func (j *Journal) adopt(h *Host) {
+	it := arp.GuardTable{}
+	known := slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
+	if _, ok := arp.ParseGuard(h.value(it)); ok && len(j.VIPs) == 0 && !known {
+		j.Changed = append(slices.Clip(j.Changed), Entry{Item: it, Wrote: []string{rules}})
+	}
+}
+
 // foreign finds a table of rsagent's name that somebody else made.
 func (p *policy) foreign(it Item, about func(VIP) bool) bool {
 	if p.host.value(it) != arp.Foreign || p.made(it) {

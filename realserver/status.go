@@ -115,7 +115,7 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 
 // lookAll is Look for those to whom a refusal is a finding like any other.
 func (a *Agent) lookAll(edit Edit) (*Result, error) {
-	r, err := a.Look(edit)
+	r, err := a.observe(edit, true)
 	if r != nil && errors.Is(err, ErrRefused) {
 		err = nil
 	}
@@ -233,6 +233,9 @@ func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
 		}
 		v := New(addr)
 		v.AllowDirector = true // it is not entering the set
+		if g, _ := arp.ParseGuard(h.value(arp.GuardTable{})); g.Drops(addr) {
+			v.Guard = GuardNFT
+		}
 		if tunnel.Receives(kind) {
 			v.Mode = TUN
 			if k, ok := tunnel.Of(a.Device, kind, version(addr)); ok && k != v.kind() {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -50,6 +52,14 @@ func Open() (*Conn, error) {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	return &Conn{fd: fd, in: make([]byte, 64<<10)}, nil
+}
+
+// There says that the kernel can be asked without its loading nf_tables for that: the module is there, or the
+// kernel takes no modules. Where it is built into one that does, There does not know.
+func There() bool {
+	_, loaded := os.Stat("/sys/module/nf_tables")
+	_, modular := os.Stat("/proc/modules")
+	return loaded == nil || errors.Is(modular, fs.ErrNotExist)
 }
 
 // Close gives the socket back.

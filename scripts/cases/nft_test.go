@@ -362,3 +362,29 @@ func TestNFT_SenderOfTheSubnet(t *testing.T) {
 		t.Errorf("renumbered, it asks with\n%s", got)
 	}
 }
+
+// The journal is lost, or removed, as is the way out of a corrupt one: the table that silences is still seen, is not
+// narrowed under what rests on it, and goes with the last of it.
+func TestNFT_JournalLost(t *testing.T) {
+	s := newSite(t)
+	s.restored(t, func() {
+		s.do(t, "start", "--vip", vip+","+vip2, rulesOn)
+		s.unheard(t, func(asker *testnet.Asker) {
+			s.rs.Run(t, "rm", s.journal(t))
+			s.ask(t, 0, "status", "--vip", vip)
+			if r := s.ask(t, 3, "status"); !r.says("warning", "unmanaged-guard", vip, vip2) {
+				t.Errorf("status says %+v", r)
+			}
+			if r := s.do(t, "start", "--vip", vip, rulesOn); !r.says("warning", "unmanaged-guard", vip2) {
+				t.Errorf("start says %+v", r)
+			}
+			asker.Await(t, 20)
+			s.do(t, "stop", "--vip", vip)
+			asker.Await(t, 20)
+			s.ask(t, 0, "status", "--vip", vip2)
+		}, vip, vip2)
+		if r := s.do(t, "stop", "--vip", vip2); strings.Contains(r.Changes[len(r.Changes)-1].Why, "before start") {
+			t.Errorf("stop says %+v", r)
+		}
+	})
+}
