@@ -136,10 +136,11 @@ var (
 
 // isWrite judges a line of strace. It does not know the protocol of a netlink
 // socket that has not been bound, and shows the number: of rtnetlink's four
-// in a row (NEW, DEL, GET, SET) only the third is a question.
+// in a row (NEW, DEL, GET, SET) only the third is a question, of nftables' three
+// (subsystem 10: NEW, GET, DEL) the second.
 func isWrite(line string) bool {
 	for _, m := range unnamed.FindAllStringSubmatch(line, -1) {
-		if n, err := strconv.ParseUint(m[1], 0, 16); err != nil || n%4 != 2 {
+		if n, err := strconv.ParseUint(m[1], 0, 16); err != nil || n>>8 == 10 && (n&0xff)%3 != 1 || n>>8 != 10 && n%4 != 2 {
 			return true
 		}
 	}
