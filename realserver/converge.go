@@ -266,7 +266,17 @@ func (r *run) todo() []Change {
 		return nil
 	}
 	stage := r.Pending[first].Stage
-	return slices.DeleteFunc(slices.Clone(r.Pending), func(c Change) bool { return c.Stage != stage || !may(c) })
+	var todo []Change
+	for i, c := range r.Pending {
+		if c.Stage != stage || !may(c) {
+			continue
+		}
+		if todo == nil {
+			todo = make([]Change, 0, len(r.Pending)-i)
+		}
+		todo = append(todo, c)
+	}
+	return todo
 }
 
 // failStage is a failure in a stage. What cannot be taken away, or put back, stays in the journal

@@ -60,13 +60,12 @@ type Edit func(Set) Set
 // Add is start: a VIP that is there already takes the options given and keeps its other origin.
 func Add(vips ...VIP) Edit {
 	return func(s Set) Set {
-		out := slices.Clone(vips)
-		for i, v := range out {
+		out := slices.Concat(vips, s) // where a VIP stands twice, the one given comes first
+		for i, v := range vips {
 			if old := s.get(v.Addr); old != nil {
 				out[i].Origin |= old.Origin
 			}
 		}
-		out = append(out, s...) // where a VIP stands twice, the one given comes first
 		slices.SortStableFunc(out, byAddr)
 		return slices.CompactFunc(out, func(a, b VIP) bool { return a.Addr == b.Addr })
 	}

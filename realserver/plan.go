@@ -195,11 +195,20 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 		undo[c.addr()] = twice(h, c.Addr, holders)
 	}
 	bound := inPlace(j.VIPs, h)
-	p = make([]Change, 0, len(j.VIPs)+len(j.Leaving))
+	missing := 0
+	for _, there := range bound {
+		if !there {
+			missing++
+		}
+	}
+	p = make([]Change, 0, missing+len(j.Leaving))
 	var copies []Change
 	for _, a := range h.Addrs {
 		ip := a.Prefix.Addr()
-		i, v := j.VIPs.find(ip), j.VIPs.get(ip)
+		i, v := j.VIPs.find(ip), (*VIP)(nil)
+		if i >= 0 {
+			v = &j.VIPs[i]
+		}
 		switch {
 		case !holders[a.Device]: // whatever the journal says
 			if v != nil {

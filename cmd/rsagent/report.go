@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ type change struct {
 	Why     string `json:"why"`
 	Outcome string `json:"outcome"` // done, failed, would
 
-	of realserver.Change
+	of *realserver.Change
 }
 
 type failure struct {
@@ -101,6 +102,7 @@ func (c *call) reportStatus(s *realserver.Status, err error) *report {
 }
 
 func (r *report) vips(states []realserver.VIPState) {
+	r.VIPs = slices.Grow(r.VIPs, len(states))
 	for _, v := range states {
 		r.VIPs = append(r.VIPs, vip{Address: v.Addr.String(), Mode: v.Mode, Device: v.On(), State: v.State})
 	}
@@ -108,12 +110,13 @@ func (r *report) vips(states []realserver.VIPState) {
 
 // changes leaves out what was not tried, because something before it failed.
 func (r *report) changes(list []realserver.Change, would bool) {
-	for _, x := range list {
+	r.Changes = slices.Grow(r.Changes, len(list))
+	for i, x := range list {
 		if would {
 			x.Outcome = "would"
 		}
 		if x.Outcome != "skipped" {
-			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, x})
+			r.Changes = append(r.Changes, change{x.Stage.String(), x.Item.String(), x.From, x.To, x.Why, x.Outcome, &list[i]})
 		}
 	}
 }
