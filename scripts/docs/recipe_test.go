@@ -12,7 +12,8 @@ import (
 	"rsagent/scripts/testnet"
 )
 
-// runs says for everything that the README has one type which test runs it: the test's folder and name.
+// runs says for everything that the README has one type which test runs it: the test's folder and name. Those
+// of the lab take it from the README themselves.
 var runs = map[string][2]string{
 	"make demo": {"scripts/docs", "TestMake"},
 	"make help": {"scripts/docs", "TestMake"},

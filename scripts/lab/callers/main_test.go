@@ -33,6 +33,9 @@ func prepare(ctx context.Context, dir, job string) ([]string, error) {
 			return nil, err
 		}
 	}
+	if err := run(ctx, nil, "cp", "../../../README.md", job); err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(filepath.Join(job, "build"), 0o755); err != nil {
 		return nil, err
 	}

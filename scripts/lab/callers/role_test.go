@@ -4,9 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"rsagent/scripts/docs"
 	"rsagent/scripts/testnet"
 )
 
@@ -15,10 +17,13 @@ type recap struct{ changed, failed, text string }
 
 var recapLine = regexp.MustCompile(`changed=(\d+) +unreachable=0 +failed=(\d+)`)
 
-// play runs the playbook, with the role's list of VIPs if one is given, as JSON.
+// play runs the playbook as the README has it, on this host, with the role's list of VIPs if one is given, as JSON.
 func play(t *testing.T, vips string, flags ...string) recap {
 	t.Helper()
-	args := append([]string{"ansible-playbook", "-i", "localhost,", "-c", "local", "scripts/ansible/playbook.yml"}, flags...)
+	text, err := os.ReadFile("README.md")
+	must(t, err)
+	command := strings.Replace(docs.Command(string(text), "ansible-playbook "), "HOSTS", "localhost,", 1)
+	args := slices.Concat(strings.Fields(command), []string{"-c", "local"}, flags)
 	if vips != "" {
 		args = append(args, "-e", `{"rsagent_vips": `+vips+`}`)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rsagent/scripts/docs"
 	"rsagent/scripts/testnet"
 )
 
@@ -80,9 +81,15 @@ func TestBoot1(t *testing.T) {
 	systemctl(t, "enable", "--now", "server")
 	awaitFailed(t, "server") // there is no such address: that it comes too early can be seen
 
-	install(t, oldDeb)
-	write(t, yamlFile, "vips:\n  - 10.9.0.100\n  - address: 10.9.0.101\n    mode: tun\n")
-	systemctl(t, "enable", "rsagent", "rsagent-online", "rsagent@10.9.0.102")
+	for _, line := range recipe(t, "systemctl enable --now rsagent") {
+		if line.Command == "systemctl reload rsagent" {
+			holds(t, "10.9.0.100", "10.9.0.101")
+			write(t, yamlFile, "vips:\n  - 10.9.0.100\n  - address: 10.9.0.101\n    mode: tun\n")
+		}
+		typed(t, line)
+	}
+	typed(t, docs.Line{Command: strings.Replace(docs.Command(readme(t), "systemctl enable --now rsagent@"), "192.0.2.100", "10.9.0.102", 1)})
+	holds(t, "10.9.0.100", "10.9.0.101 tunl0", "10.9.0.102")
 	setAddress(t, 2)
 }
 
@@ -155,14 +162,23 @@ func order(t *testing.T, units ...string) {
 // setUpInit makes the guest one that has the init script and no unit, set up by the recipe.
 func setUpInit(t *testing.T) {
 	t.Helper()
-	purge(t)
-	systemctl(t, "disable", "server")
-	here.Run(t, "/job/scripts/install.sh", os.Getenv("RSAGENT_BIN"), "", "/usr")
-	units := here.Run(t, "find", "/usr/lib/systemd/system", "-name", "rsagent*")
-	here.Run(t, append([]string{"rm"}, strings.Fields(units)...)...)
-	write(t, defaultFile, "VIP=\"10.9.0.100 10.9.0.103\"\n")
-	here.Run(t, "update-rc.d", "rsagent", "defaults")
+	systemctl(t, "disable", "server", "rsagent", "rsagent-online", "rsagent@10.9.0.102")
+	remove(t, unitFiles+"rsagent.service", unitFiles+"rsagent@.service", unitFiles+"rsagent-online.service")
+	systemctl(t, "daemon-reload")
+	for _, line := range recipe(t, "update-rc.d") {
+		typed(t, line)
+	}
+	holds(t, "10.9.0.100", "10.9.0.101")
 	setAddress(t, 3)
+}
+
+func remove(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestBoot3: the same for the init script, by Debian's service.
@@ -170,27 +186,25 @@ func TestBoot3(t *testing.T) {
 	guest.Need(t)
 	says(t, here.Run(t, "systemctl", "show", "-P", "SourcePath", "rsagent"), initScript)
 	isActive(t, "rsagent", "active")
-	holds(t, "10.9.0.100", "10.9.0.103")
-	for _, addr := range []string{"10.9.0.100", "10.9.0.103", rip(3)} {
+	holds(t, "10.9.0.100", "10.9.0.101")
+	for _, addr := range []string{"10.9.0.100", "10.9.0.101", rip(3)} {
 		asked(t, addr)
 	}
 	exits(t, 0, "service", "rsagent", "status")
-	write(t, defaultFile, "VIP=\"10.9.0.103 10.9.0.104\"\n")
+	write(t, defaultFile, "VIP=\"10.9.0.101 10.9.0.104\"\n")
 	moves(t, func() { exits(t, 0, "service", "rsagent", "reload") }, "-10.9.0.100", "+10.9.0.104")
-	write(t, defaultFile, "VIP=\"10.9.0.103 10.9.0.l04\"\n")
+	write(t, defaultFile, "VIP=\"10.9.0.101 10.9.0.l04\"\n")
 	moves(t, func() { exits(t, 1, "service", "rsagent", "reload") })
 	says(t, here.Run(t, "journalctl", "-u", "rsagent", "-o", "cat"), `VIP= in /etc/default/rsagent: "10.9.0.l04" is not an IP address`)
-	moves(t, func() { exits(t, 0, "service", "rsagent", "stop") }, "-10.9.0.103", "-10.9.0.104")
+	moves(t, func() { exits(t, 0, "service", "rsagent", "stop") }, "-10.9.0.101", "-10.9.0.104")
 	exits(t, 1, "service", "rsagent", "start")
 	exits(t, 3, "service", "rsagent", "status")
 	holds(t)
 
 	here.Run(t, "update-rc.d", "rsagent", "remove")
-	for _, path := range []string{"/usr/sbin/rsagent", "/usr/lib/rsagent", "/usr/share/man/man8/rsagent.8", initScript, "/etc/rsagent", defaultFile,
+	remove(t, "/usr/sbin/rsagent", "/usr/lib/rsagent", "/usr/share/man/man8/rsagent.8", initScript, "/etc/rsagent", defaultFile,
 		"/run/rsagent", "/usr/share/zsh/site-functions/_rsagent", "/usr/share/fish/vendor_completions.d/rsagent.fish",
-		"/usr/share/bash-completion/completions/rsagent"} {
-		os.RemoveAll(path)
-	}
+		"/usr/share/bash-completion/completions/rsagent")
 	systemctl(t, "daemon-reload")
 	systemctl(t, "reset-failed")
 }

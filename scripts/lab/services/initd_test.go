@@ -94,9 +94,11 @@ func TestInitScriptBadInput(t *testing.T) {
 			if reason == "" {
 				code = 0
 			}
-			for _, verb := range []string{"start", "reload", "restart"} {
-				moves(t, func() { says(t, exits(t, code, initScript, verb), reason) })
-			}
+			moves(t, func() {
+				for _, verb := range []string{"start", "reload", "restart"} {
+					says(t, exits(t, code, initScript, verb), reason)
+				}
+			})
 		}
 		if _, err := os.Stat("/tmp/evil"); err == nil {
 			t.Error("the VIP list was run")

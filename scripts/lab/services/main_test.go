@@ -15,7 +15,7 @@ import (
 var guest = &vm.Guest{
 	// Those of package lab, to have one image for both.
 	Packages: []string{"arping", "ipvsadm", "net-tools", "nftables"},
-	Tools:    []string{"bash"},
+	Tools:    []string{"bash", "make"},
 	Prepare:  prepare,
 	Boots:    []string{"^Test([^B]|Boot[^1])", "^Test([^B]|Boot[^2])", "^TestBoot[12]"},
 }
@@ -39,14 +39,11 @@ func prepare(ctx context.Context, dir, job string) ([]string, error) {
 	if err := run(ctx, nil, "cp", "../testdata/lvs_real.sh", filepath.Join(job, "classic.sh")); err != nil {
 		return nil, err
 	}
-	scripts := filepath.Join(job, "scripts")
-	if err := os.Mkdir(scripts, 0o755); err != nil {
+	if err := run(ctx, nil, "cp", "../../../README.md", job); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"install.sh", "lvs_real.sh", "init.d", "systemd", "man", "completions", "rsagent.yaml", "default"} {
-		if err := run(ctx, nil, "cp", "-r", filepath.Join("../..", name), scripts); err != nil {
-			return nil, err
-		}
+	if err := run(ctx, nil, "make", "-C", "../../..", "install", "PREFIX=/usr", "DESTDIR="+filepath.Join(job, "root")); err != nil {
+		return nil, err
 	}
 	var err error
 	var qemu []string

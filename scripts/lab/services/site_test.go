@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"rsagent/scripts/docs"
 	"rsagent/scripts/testnet"
 )
 
@@ -116,6 +117,37 @@ func held(t *testing.T) []string {
 		}
 	}
 	return got
+}
+
+func readme(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/job/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// recipe is that of the README which has the words, for the addresses of the lab.
+func recipe(t *testing.T, words string) (lines []docs.Line) {
+	t.Helper()
+	text := strings.ReplaceAll(readme(t), "192.0.2.", "10.9.0.")
+	if lines = docs.Recipe(text, words); len(lines) == 0 {
+		t.Fatalf("the README has no recipe with %q", words)
+	}
+	return lines
+}
+
+// typed runs a line of a recipe. What make installs was made by it on the host, and what the editor is to write is in
+// the remark.
+func typed(t *testing.T, line docs.Line) {
+	t.Helper()
+	const known = `make() { [ "$*" = "install PREFIX=/usr" ] && cp -a /job/root/. /; }
+sudoedit() { cat >"$1"; }
+`
+	if r := here.Exec(testnet.Cmd{Args: []string{"bash", "-ec", known + line.Command}, Stdin: line.Remark}); r.Code != 0 {
+		t.Fatalf("%s: exit %d\n%s%s", line.Command, r.Code, r.Stdout, r.Stderr)
+	}
 }
 
 // exits runs a command that must end with the given code, and returns what it said.
