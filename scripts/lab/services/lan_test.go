@@ -65,6 +65,8 @@ func (l *lan) ask(ctx context.Context) {
 			l.mu.Lock()
 			l.asked[target]++
 			l.mu.Unlock()
+		} else {
+			time.Sleep(50 * time.Millisecond) // there is no guest yet
 		}
 		<-tick.C
 	}
