@@ -63,7 +63,7 @@ func TestMutations(t *testing.T) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			overlay := mutate(t, m.file, m.edits)
-			cmd := exec.Command("go", "test", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
+			cmd := exec.Command("go", "test", "-failfast", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
 			cmd.Env = append(os.Environ(), "RSAGENT_TEST_STRIDE=23")
 			out, err := cmd.CombinedOutput()
 			if err == nil {
