@@ -31,8 +31,8 @@ var runs = map[string][2]string{
 	"systemd-analyze security":                            {"scripts/lab/services", "TestVerify"},
 
 	`echo 'VIP="192.0.2.100 192.0.2.101"' | tee /etc/default/rsagent`: {"scripts/lab/services", "TestBoot2"},
-	"update-rc.d rsagent defaults":                                    {"scripts/lab/services", "TestBoot2"},
-	"service rsagent start":                                           {"scripts/lab/services", "TestBoot2"},
+	"update-rc.d rsagent defaults && update-rc.d rsagent enable":      {"scripts/lab/services", "TestBoot2"},
+	"service rsagent start": {"scripts/lab/services", "TestBoot2"},
 
 	"lvs_real.sh start|stop":  {"scripts/lab/services", "TestDropIn"},
 	"start VIP tun":           {"scripts/lab/services", "TestDropIn"},

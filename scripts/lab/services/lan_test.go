@@ -15,6 +15,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -61,15 +63,29 @@ func (l *lan) ask(ctx context.Context) {
 	defer tick.Stop()
 	for i := 0; ctx.Err() == nil; i++ {
 		target := targets[i%len(targets)]
-		if _, err := l.conn.WriteToUnix(whoHas(target), l.guest); err == nil {
+		if l.send(whoHas(target)) == nil {
 			l.mu.Lock()
 			l.asked[target]++
 			l.mu.Unlock()
 		} else {
-			time.Sleep(50 * time.Millisecond) // there is no guest yet
+			time.Sleep(10 * time.Millisecond) // there is no guest yet, or it takes nothing in
 		}
 		<-tick.C
 	}
+}
+
+// send does not wait for a guest that takes nothing in: the poller would spin.
+func (l *lan) send(frame []byte) error {
+	raw, err := l.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendto(int(fd), frame, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: l.guest.Name})
+		return true
+	})
+	return errors.Join(err, sent)
 }
 
 func whoHas(target string) []byte {
