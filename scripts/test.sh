@@ -23,18 +23,17 @@ go test $race -timeout 20m $(go list ./... | grep -v '/scripts/lab\|/realserver$
 # The crash model has one thread, and runs six times as long with the race detector: a few of its hosts do for that.
 go test -timeout 20m ./realserver || failed="$failed realserver"
 if [ -n "$race" ]; then
-	RSAGENT_TEST_STRIDE=101 go test $race -timeout 20m -skip TestMutations ./realserver || failed="$failed realserver-race"
+	RSAGENT_TEST_STRIDE=211 go test $race -timeout 20m -skip TestMutations ./realserver || failed="$failed realserver-race"
 fi
-kernels=6.1
+kernels=6.1 rows=
 if [ "${1-}" = soak ]; then
-	kernels="6.1 6.12"
+	kernels="6.1 6.12" rows=all
 	# one package after the other, and without the race detector: that is what the short forms have
 	RSAGENT_TEST_STRIDE=1 go test -v -p 1 -timeout 2h -skip TestMutations ./realserver ./scripts/hostile || failed="$failed long"
 	RSAGENT_TEST_STRIDE=1 go test -v -timeout 2h -run TestCase05 ./scripts/lab || failed="$failed lab-long"
 fi
 for kernel in $kernels; do
-	# one VM at a time: two cores are not many for one
-	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel go test -v -p 1 -timeout 25m ./scripts/lab/... || failed="$failed lab-$kernel"
+	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel RSAGENT_TEST_ROWS=$rows go test -v -p 2 -timeout 28m ./scripts/lab/... || failed="$failed lab-$kernel"
 done
 
 if [ -s "$RSAGENT_SKIPS" ]; then

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,10 @@ func TestRows(t *testing.T) {
 		upAll(t, h)
 		before[i], shown[i] = h.Snapshot(t), tunnels(t, h)
 	}
-	for _, r := range rows {
+	for i, r := range rows {
+		if i%3 != 1 && os.Getenv("RSAGENT_TEST_ROWS") != "all" { // the short form: those that need most; ipip is in TestServe
+			continue
+		}
 		t.Run(r.name, func(t *testing.T) {
 			c.directRow(t, r)
 			asker := c.ask(t, r.vip)

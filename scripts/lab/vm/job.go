@@ -66,7 +66,7 @@ func (g *Guest) makeDisk(ctx context.Context, dir string, end time.Time) error {
 // settings are those of the host's environment that the tests go by.
 func settings() string {
 	var b strings.Builder
-	for _, name := range []string{"RSAGENT_TEST_ALL", "RSAGENT_TEST_STRIDE"} {
+	for _, name := range []string{"RSAGENT_TEST_ALL", "RSAGENT_TEST_STRIDE", "RSAGENT_TEST_ROWS"} {
 		if value, set := os.LookupEnv(name); set {
 			b.WriteString(" " + name + "=" + quote(value))
 		}
