@@ -162,6 +162,9 @@ func TestCase50_MSS(t *testing.T) {
 			if behind != "" && strings.Contains(r.vip, ":") {
 				continue // the container has IPv4 only
 			}
+			if !long() && behind == "" {
+				continue
+			}
 			t.Run(r.name+behind, func(t *testing.T) {
 				c := newClusterOf(t, testnet.NewHost(t, "rs"))
 				c.addIPv6(t)
@@ -226,7 +229,7 @@ func container(t *testing.T, h *testnet.Host) {
 func TestDirector(t *testing.T) {
 	guest(t)
 	loadTunnels(t)
-	for _, x := range []struct {
+	for i, x := range []struct {
 		row            string
 		other          string // how the client makes a tunnel of its own
 		director, from string // the same director, by address and by prefix
@@ -238,6 +241,9 @@ func TestDirector(t *testing.T) {
 		{"gue, 4 in 4", "type ipip local 10.9.0.10 remote 10.9.0.11 encap gue encap-sport auto encap-dport 6080", "10.9.0.2", "10.9.0.0/29"},
 		{"gue, 4 in 4", "type ipip local 10.9.0.10 remote 10.9.0.11", "10.9.0.2", "10.9.0.0/29"}, // plain, to the same device
 	} {
+		if !long() && i%3 != 1 {
+			continue
+		}
 		t.Run(x.row+", "+strings.Fields(x.other)[1], func(t *testing.T) {
 			var r row
 			for _, o := range rows {

@@ -45,6 +45,9 @@ var rows = []row{
 	{"gue, 6 in 6", vip6, 6, "-i --tun-type gue --tun-port 6080 --tun-csum", "--mode tun --tunnel gue", "ip6tnl0"},
 }
 
+// long says that each row is tried; the short form, of make test, has a few of each test's.
+func long() bool { return os.Getenv("RSAGENT_TEST_ROWS") == "all" }
+
 // TestRows: each row serves its share, is silent to ARP and neighbour solicitations all the while, does nothing twice,
 // and leaves no trace.
 func TestRows(t *testing.T) {
@@ -60,7 +63,7 @@ func TestRows(t *testing.T) {
 		before[i], shown[i] = h.Snapshot(t), tunnels(t, h)
 	}
 	for i, r := range rows {
-		if i%3 != 1 && os.Getenv("RSAGENT_TEST_ROWS") != "all" { // the short form: those that need most; ipip is in TestServe
+		if !long() && i%6 != 4 { // ipip is in TestServe
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {
