@@ -40,24 +40,18 @@ func (g Guard) Drops(vip netip.Addr) bool {
 }
 
 // GuardTable is the guard as a thing to change: the whole table. Its values are "" (absent), a Guard's
-// String, and Foreign.
+// String, and nft.Foreign.
 type GuardTable struct{}
 
-// Foreign is the value of a table that has rsagent's name and other rules.
-const Foreign = "other rules"
+func (GuardTable) String() string { return "table arp " + nft.Own }
 
-const tableName = "rsagent"
-
-func (GuardTable) String() string { return "table arp " + tableName }
-
-// Command is what an operator would type to have the guard, or to have it gone. Where nft(8) has no words
-// for it, it is a command that fails: who runs it with the rest must not bind a VIP unguarded.
+// Command is what an operator would type to have the guard, or to have it gone.
 func (GuardTable) Command(value string) string {
-	script := nft.Delete(nft.ARP, tableName)
+	script := nft.Delete(nft.ARP, nft.Own)
 	if value != "" {
 		g, ok := ParseGuard(value)
 		if !ok {
-			return "false # nft has no words for " + strconv.Quote(value)
+			return nft.NoWords(value)
 		}
 		for _, s := range g.Senders {
 			if !nft.Writable(s.Interface) {
@@ -66,7 +60,7 @@ func (GuardTable) Command(value string) string {
 		}
 		script = g.table().Script()
 	}
-	return "nft '" + strings.ReplaceAll(script, "'", `'\''`) + "'"
+	return nft.Command(script)
 }
 
 // String says what is dropped, and who sends what: "drop 192.0.2.100 send eth0=192.0.2.11", and where it
@@ -140,7 +134,7 @@ func (g Guard) table() nft.Table {
 		}
 		senders.Elements = append(senders.Elements, nft.Element{Key: nft.Name(s.Interface), Value: string(s.Addr.AsSlice())})
 	}
-	return nft.Table{Family: nft.ARP, Name: tableName,
+	return nft.Table{Family: nft.ARP, Name: nft.Own,
 		Sets: []nft.Set{{Name: "vips", Keys: nft.IPv4, Elements: nft.Addrs(g.VIPs)}, senders},
 		Chains: []nft.Chain{
 			{Name: "input", Hook: nft.ARPInput, Rules: []nft.Rule{
@@ -182,7 +176,7 @@ func parseSender(r nft.Rule) (s Sender, ok bool) {
 
 // ReadGuard is the table's value, as the kernel has it.
 func ReadGuard(c *nft.Conn) (string, error) {
-	t, found, err := c.Read(nft.ARP, tableName)
+	t, found, err := c.Read(nft.ARP, nft.Own)
 	if err != nil || !found {
 		return "", err
 	}
@@ -203,7 +197,7 @@ func ReadGuard(c *nft.Conn) (string, error) {
 	slices.SortFunc(g.VIPs, netip.Addr.Compare)
 	slices.SortStableFunc(g.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
 	if !g.table().Equal(t) {
-		return Foreign, nil
+		return nft.Foreign, nil
 	}
 	return g.String(), nil
 }
@@ -212,7 +206,7 @@ func ReadGuard(c *nft.Conn) (string, error) {
 // is changed: a VIP may rest on what is there.
 func SetGuard(c *nft.Conn, value string) error {
 	if value == "" {
-		return c.Delete(nft.ARP, tableName)
+		return c.Delete(nft.ARP, nft.Own)
 	}
 	g, ok := ParseGuard(value)
 	if !ok {

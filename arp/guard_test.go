@@ -39,7 +39,7 @@ func TestGuardNoValue(t *testing.T) {
 	testnet.Need(t, "nft")
 	h := testnet.NewHost(t, "a")
 	set(t, h, guard.String())
-	for _, value := range []string{Foreign, "drop 192.0.2.100 send eth0", " ", guard.String() + " "} {
+	for _, value := range []string{nft.Foreign, "drop 192.0.2.100 send eth0", " ", guard.String() + " "} {
 		in(t, h, func(c *nft.Conn) {
 			if err := SetGuard(c, value); err == nil {
 				t.Errorf("%q is taken", value)
@@ -67,7 +67,7 @@ func TestGuardText(t *testing.T) {
 			t.Errorf("%q is read as %+v, %t", g, back, ok)
 		}
 	}
-	for _, s := range []string{"", Foreign, "drop", "send", "drop x send", "drop 192.0.2.1 send eth0", "drop 192.0.2.1 send =192.0.2.1", "drop 192.0.2.1 send eth0=192.0.2.1@", "drop 192.0.2.1 send eth0=192.0.2.1@x", "send drop 192.0.2.1"} {
+	for _, s := range []string{"", nft.Foreign, "drop", "send", "drop x send", "drop 192.0.2.1 send eth0", "drop 192.0.2.1 send =192.0.2.1", "drop 192.0.2.1 send eth0=192.0.2.1@", "drop 192.0.2.1 send eth0=192.0.2.1@x", "send drop 192.0.2.1"} {
 		if g, ok := ParseGuard(s); ok {
 			t.Errorf("%q is read as %+v", s, g)
 		}
@@ -197,7 +197,7 @@ func TestGuardTampered(t *testing.T) {
 			h.Run(t, "nft", "add chain arp rsagent more")
 		}
 		h.Run(t, "nft", c)
-		if got := read(t, h); got != Foreign {
+		if got := read(t, h); got != nft.Foreign {
 			t.Errorf("after %q it is read as %q", c, got)
 		}
 		set(t, h, guard.String()) // and it is mended

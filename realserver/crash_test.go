@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"rsagent/arp"
+	"rsagent/arp/nft"
 	"rsagent/loopback"
 	"rsagent/sysctl"
 	"rsagent/tunnel"
@@ -87,10 +88,10 @@ var scenarios = []scenario{
 	{name: "guard interface to nft, and to all", before: []Edit{Add(vipAeth)}, verb: Add(vipAnft), after: Add(vipA), set: Set{vipA}},
 	{name: "guard nft to interface, stop", before: []Edit{Add(vipA), Add(vipAnft)}, verb: Add(vipAeth), after: DropAll},
 	{name: "guard nft flushed, start", before: []Edit{Add(vipAnft)}, drift1: flushed(""), verb: Add(vipAnft, vipB), after: Add(vipB), set: Set{vipAnft, vipB}},
-	{name: "guard nft altered, stop", before: []Edit{Add(vipAnft, vipBnft)}, drift1: flushed(arp.Foreign), verb: DropAll, after: DropAll},
+	{name: "guard nft altered, stop", before: []Edit{Add(vipAnft, vipBnft)}, drift1: flushed(nft.Foreign), verb: DropAll, after: DropAll},
 	{name: "rules, stop", verb: Add(vipAnft, vipBrul), after: DropAll},
 	{name: "rules come, and go", before: []Edit{Add(vipA, vipB)}, verb: Add(vipBrul), after: Add(vipB), set: Set{vipA, vipB}},
-	{name: "rules altered, start", before: []Edit{Add(vipBrul)}, drift1: func(f *fake) { f.host.Tables[tunnel.RulesTable{}] = tunnel.Foreign }, verb: Add(vipA), after: Keep, set: Set{vipA, vipBrul}},
+	{name: "rules altered, start", before: []Edit{Add(vipBrul)}, drift1: func(f *fake) { f.host.Tables[tunnel.RulesTable{}] = nft.Foreign }, verb: Add(vipA), after: Keep, set: Set{vipA, vipBrul}},
 	{name: "DR to TUN", before: []Edit{Add(vipA)}, verb: Add(vipAtun), after: Add(vipAtun), set: Set{vipAtun}},
 	{name: "TUN to DR", before: []Edit{Add(vipAtun)}, verb: Add(vipA), after: Add(vipA), set: Set{vipA}},
 	{name: "TUN, VIP to lo, stop", before: []Edit{Add(vipB)}, verb: Add(vipBlo), after: DropAll, only: func(b base) bool { return b.allRP == 0 }},

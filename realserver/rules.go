@@ -41,7 +41,7 @@ func (s Set) tables() (out []Item) {
 func (j *Journal) claim(h *Host) {
 	for _, it := range j.VIPs.tables() {
 		known := slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
-		if !known && h.value(it) != arp.Foreign {
+		if !known && h.value(it) != nft.Foreign {
 			j.Changed = append(slices.Clip(j.Changed), Entry{Item: it, Wrote: []string{rules}})
 		}
 	}
@@ -59,7 +59,7 @@ func (j *Journal) adopt(h *Host) {
 
 // foreign finds a table of rsagent's name that somebody else made.
 func (p *policy) foreign(it Item, about func(VIP) bool) bool {
-	if p.host.value(it) != arp.Foreign || p.made(it) {
+	if p.host.value(it) != nft.Foreign || p.made(it) {
 		return false
 	}
 	p.refuse(about, "foreign-table", it.String(), it.String()+" is there, and is not as rsagent makes it", "nft delete "+it.String()+", or rename it")

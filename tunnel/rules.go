@@ -118,27 +118,22 @@ func Overhead(encapsulation string, outer int) int {
 }
 
 // RulesTable is Rules as a thing to change: the whole table. Its values are "" (absent), the String of
-// Rules, and Foreign.
+// Rules, and nft.Foreign.
 type RulesTable struct{}
 
-// Foreign is the value of a table that has rsagent's name and other rules.
-const Foreign = "other rules"
-
-const tableName = "rsagent"
-
-func (RulesTable) String() string { return "table inet " + tableName }
+func (RulesTable) String() string { return "table inet " + nft.Own }
 
 // Command is what an operator would type to have the rules, or to have them gone.
 func (RulesTable) Command(value string) string {
-	script := nft.Delete(nft.Inet, tableName)
+	script := nft.Delete(nft.Inet, nft.Own)
 	if value != "" {
 		r, ok := ParseRules(value)
 		if !ok {
-			return "false # nft has no words for " + strconv.Quote(value)
+			return nft.NoWords(value)
 		}
 		script = r.table().Script()
 	}
-	return "nft '" + script + "'"
+	return nft.Command(script)
 }
 
 // String is "mss 1440 192.0.2.100 take ip:4 from 192.0.2.2 198.51.100.0/24".

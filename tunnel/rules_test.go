@@ -45,7 +45,7 @@ func TestRulesText(t *testing.T) {
 	if back, ok := ParseRules(r.String()); !ok || back.String() != want {
 		t.Errorf("%q is read as %+v, %t", want, back, ok)
 	}
-	for _, s := range []string{"", Foreign, "mss", "mss x", "mss 1440 x", "take ip:4", "take ip4:4 from 192.0.2.2", "take ip:256 from 192.0.2.2", "take ip:udp:65536 from 192.0.2.2", "take ip:4 from 192.0.2.2/24", "drop"} {
+	for _, s := range []string{"", nft.Foreign, "mss", "mss x", "mss 1440 x", "take ip:4", "take ip4:4 from 192.0.2.2", "take ip:256 from 192.0.2.2", "take ip:udp:65536 from 192.0.2.2", "take ip:4 from 192.0.2.2/24", "drop"} {
 		if r, ok := ParseRules(s); ok {
 			t.Errorf("%q is read as %+v", s, r)
 		}
@@ -141,7 +141,7 @@ func TestRulesNoValue(t *testing.T) {
 	testnet.Need(t, "nft")
 	h := testnet.NewHost(t, "a")
 	set(t, h, everyRule().String())
-	for _, value := range []string{Foreign, "mss", "take ip:4 from x", " "} {
+	for _, value := range []string{nft.Foreign, "mss", "take ip:4 from x", " "} {
 		var err error
 		withRules(t, h, func(c *nft.Conn) error { err = SetRules(c, value); return nil })
 		if err == nil {
@@ -172,7 +172,7 @@ func TestRulesTampered(t *testing.T) {
 	} {
 		set(t, h, everyRule().String())
 		h.Run(t, "nft", c)
-		if got := read(t, h); got != Foreign {
+		if got := read(t, h); got != nft.Foreign {
 			t.Errorf("after %q it is read as %q", c, got)
 		}
 	}

@@ -53,7 +53,7 @@ const afterNAT = 150
 
 // table is the rules in nftables' terms.
 func (r Rules) table() nft.Table {
-	t := nft.Table{Family: nft.Inet, Name: tableName}
+	t := nft.Table{Family: nft.Inet, Name: nft.Own}
 	if len(r.MSS) > 0 {
 		c := nft.Chain{Name: "mss", Hook: nft.InetPostrouting, Priority: afterNAT}
 		for _, m := range r.MSS {
@@ -115,7 +115,7 @@ func (i In) rule(from *netip.Prefix) nft.Rule {
 
 // ReadRules is the table's value, as the kernel has it.
 func ReadRules(c *nft.Conn) (string, error) {
-	t, found, err := c.Read(nft.Inet, tableName)
+	t, found, err := c.Read(nft.Inet, nft.Own)
 	if err != nil || !found {
 		return "", err
 	}
@@ -142,7 +142,7 @@ func ReadRules(c *nft.Conn) (string, error) {
 		}
 	}
 	if r.Sort(); !r.table().Equal(t) {
-		return Foreign, nil
+		return nft.Foreign, nil
 	}
 	return r.String(), nil
 }
@@ -189,7 +189,7 @@ func parseRule(r nft.Rule) (in In, from []netip.Prefix, ok bool) {
 // is changed.
 func SetRules(c *nft.Conn, value string) error {
 	if value == "" {
-		return c.Delete(nft.Inet, tableName)
+		return c.Delete(nft.Inet, nft.Own)
 	}
 	r, ok := ParseRules(value)
 	if !ok {

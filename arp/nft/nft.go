@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -31,6 +32,19 @@ func (f Family) String() string {
 	}
 	return "inet"
 }
+
+// Own is the name of rsagent's tables, and Foreign the value of one that has the name and other rules.
+const (
+	Own     = "rsagent"
+	Foreign = "other rules"
+)
+
+// Command is how an operator would have nft(8) take a script.
+func Command(script string) string { return "nft '" + strings.ReplaceAll(script, "'", `'\''`) + "'" }
+
+// NoWords is a command that fails, as nft(8) has no words for what is wanted: who runs it with the rest must not
+// bind a VIP unguarded.
+func NoWords(what string) string { return "false # nft has no words for " + strconv.Quote(what) }
 
 // Where a chain hooks in. ARP has numbers of its own (include/uapi/linux/netfilter_arp.h).
 const (
