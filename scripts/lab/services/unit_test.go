@@ -2,6 +2,7 @@ package services
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -179,10 +180,19 @@ func TestVerify(t *testing.T) {
 	if said := exits(t, 0, append([]string{"systemd-analyze", "verify", "--man=no"}, units...)...); said != "" {
 		t.Error(said)
 	}
-	_, figure, _ := strings.Cut(readme(t), "(`systemd-analyze security`: ")
-	figure, _, _ = strings.Cut(figure, ")")
+	_, stated, _ := strings.Cut(readme(t), "(`systemd-analyze security`: at most ")
+	stated, _, _ = strings.Cut(stated, ")")
+	level := regexp.MustCompile(`Overall exposure level for \S+: (\d+\.\d) OK`)
+	worst := ""
 	for _, unit := range units {
 		said := exits(t, 0, "systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", unit)
-		says(t, said, ": "+figure+" OK")
+		found := level.FindStringSubmatch(said)
+		if found == nil {
+			t.Fatalf("no figure for %s: %s", unit, said)
+		}
+		worst = max(worst, found[1])
+	}
+	if worst != stated {
+		t.Errorf("the worst of the units has %s, the README says %s", worst, stated)
 	}
 }

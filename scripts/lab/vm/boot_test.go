@@ -24,6 +24,7 @@ func TestPassOn(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Setenv("RSAGENT_TEST_ALL", "1")
 	t.Setenv("RSAGENT_TEST_STRIDE", "it's 7")
+	t.Setenv("RSAGENT_TEST_ROWS", "")
 	if got, want := settings(), ` RSAGENT_TEST_ALL='1' RSAGENT_TEST_STRIDE='it'\''s 7'`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
