@@ -200,17 +200,3 @@ func restsOn(vips []netip.Addr) Finding {
 		Message: fmt.Sprintf("%s goes on silencing %s, bound here and not managed", arp.GuardTable{}, strings.Join(words, ", ")),
 		Cure:    "rsagent start --arp-guard nft --vip " + strings.Join(words, ",") + ", or stop"}
 }
-
-// orphaned tells of a table that silences, and that no VIP managed needs.
-func orphaned(j *Journal, h *Host) []Finding {
-	it := arp.GuardTable{}
-	g, ok := arp.ParseGuard(h.value(it))
-	if !ok || slices.Contains(j.VIPs.tables(), Item(it)) || slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it }) {
-		return nil
-	}
-	if kept := h.resting(j.VIPs, j.Leaving); len(kept) > 0 {
-		return []Finding{restsOn(kept)}
-	}
-	return []Finding{{Level: Warning, Code: "orphaned-guard", Subject: it.String(),
-		Message: fmt.Sprintf("%s silences this host (%s), and no VIP that is managed needs it", it, g), Cure: "nft delete " + it.String()}}
-}

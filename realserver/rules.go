@@ -1,6 +1,8 @@
 package realserver
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 
 	"rsagent/arp"
@@ -47,14 +49,57 @@ func (j *Journal) claim(h *Host) {
 	}
 }
 
-// adopt takes over a guard that silences and that nobody's journal knows: it was lost, and a verb that leaves
-// nothing managed takes the table away, but for what rests on it.
+// adopt takes over a table of rsagent's that nobody's journal knows: it was lost, and a verb that leaves nothing
+// managed takes the table away, but for what rests on it.
 func (j *Journal) adopt(h *Host) {
-	it := arp.GuardTable{}
-	known := slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
-	if _, ok := arp.ParseGuard(h.value(it)); ok && len(j.VIPs) == 0 && !known {
-		j.Changed = append(slices.Clip(j.Changed), Entry{Item: it, Wrote: []string{rules}})
+	if len(j.VIPs) > 0 {
+		return
 	}
+	for _, it := range h.orphans(j) {
+		if it != (tunnel.RulesTable{}) || len(h.unmanaged(j)) == 0 {
+			j.Changed = append(slices.Clip(j.Changed), Entry{Item: it, Wrote: []string{rules}})
+		}
+	}
+}
+
+// orphans are rsagent's tables that the journal knows nothing of, and that no VIP managed needs.
+func (h *Host) orphans(j *Journal) (out []Item) {
+	needed := j.VIPs.tables()
+	for _, it := range []Item{arp.GuardTable{}, tunnel.RulesTable{}} {
+		known := slices.ContainsFunc(j.Changed, func(e Entry) bool { return e.Item == it })
+		if value := h.value(it); value != "" && value != nft.Foreign && !known && !slices.Contains(needed, it) {
+			out = append(out, it)
+		}
+	}
+	return out
+}
+
+// unmanaged are the addresses on tunnel devices that are neither of the set nor leaving it: the rules may be theirs.
+func (h *Host) unmanaged(j *Journal) (out []netip.Addr) {
+	for _, a := range h.Addrs {
+		l, ip := h.link(a.Device), a.Prefix.Addr()
+		if l != nil && tunnel.Receives(l.Kind) && a.Bare() && !h.compat(a) && !j.VIPs.has(ip) && !slices.Contains(j.Leaving, ip) {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// orphaned tells of tables that no VIP managed needs, and of what rests on them.
+func orphaned(j *Journal, h *Host) (out []Finding) {
+	for _, it := range h.orphans(j) {
+		f := Finding{Level: Warning, Code: "orphaned-rules", Subject: it.String(), Cure: "nft delete " + it.String(),
+			Message: it.String() + " decides what comes out of tunnels here, and no VIP that is managed needs it"}
+		if it == (arp.GuardTable{}) {
+			g, _ := arp.ParseGuard(h.value(it))
+			f.Code, f.Message = "orphaned-guard", fmt.Sprintf("%s silences this host (%s), and no VIP that is managed needs it", it, g)
+			if kept := h.resting(j.VIPs, j.Leaving); len(kept) > 0 {
+				f = restsOn(kept)
+			}
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 // foreign finds a table of rsagent's name that somebody else made.

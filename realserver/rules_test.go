@@ -3,6 +3,7 @@ package realserver
 import (
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -205,6 +206,45 @@ func TestHardwareAddresses(t *testing.T) {
 			if unserved(finds, vipAnft) != refused || unserved(finds, vipBlo) {
 				t.Errorf("%d bytes, up %t: %v", mac, up, finds)
 			}
+		}
+	}
+}
+
+// TestRulesOfALostJournal: they are told of, stay while an address on a tunnel may rest on them, and go with the last.
+func TestRulesOfALostJournal(t *testing.T) {
+	b := newBench(t)
+	b.on(base{tun: tunUp}.kernel())
+	orphaned := func(r *Result) bool {
+		return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Code == "orphaned-rules" })
+	}
+	rules := func() string { return b.host.Tables[tunnel.RulesTable{}] }
+	for _, step := range []struct {
+		verb   Edit
+		given  []netip.Addr
+		lost   bool
+		stay   bool
+		orphan bool
+	}{
+		{verb: Add(vipBrul), stay: true},
+		{lost: true, verb: Add(vipA), stay: true, orphan: true},
+		{verb: DropAll, stay: true, orphan: true},
+		{verb: Drop(vipB.Addr), given: []netip.Addr{vipB.Addr}},
+		{verb: Add(vipBrul), stay: true},
+		{lost: true, verb: Add(vipBrul), stay: true},
+		{verb: DropAll},
+	} {
+		if step.lost {
+			os.Remove(b.journal())
+		}
+		if _, err, _ := b.converge(step.verb, step.given...); err != nil {
+			t.Fatal(err)
+		}
+		r, err := (&Agent{Kernel: b.kernel(), StateDir: b.dir}).Look(Keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (rules() != "") != step.stay || orphaned(r) != step.orphan {
+			t.Errorf("%+v: the rules are %q, found orphaned: %t", step, rules(), orphaned(r))
 		}
 	}
 }
