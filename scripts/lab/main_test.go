@@ -7,7 +7,7 @@ import (
 	"rsagent/scripts/lab/vm"
 )
 
-var machine = vm.Guest{Packages: []string{"ipvsadm", "net-tools", "nftables"}}
+var machine = vm.Guest{Packages: []string{"arping", "ipvsadm", "net-tools", "nftables"}}
 
 func TestMain(m *testing.M) { os.Exit(machine.Main(m)) }
 

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"rsagent/scripts/testnet"
 )
 
 const unitFiles = "/usr/lib/systemd/system/"
@@ -171,6 +173,31 @@ func TestOnline(t *testing.T) {
 	here.SetIPv4Conf(t, "all", "arp_announce", "1")
 	moves(t, func() { fails(t, "reload", "rsagent", yamlFile) })
 	exits(t, 0, "rsagent", "status")
+}
+
+// TestUnitFollowsNFTables: a reload of nftables.service flushes every table, and the unit's own reload, which follows, has
+// that of the nft guard back.
+func TestUnitFollowsNFTables(t *testing.T) {
+	before := newSite(t)
+	systemctl(t, "start", "nftables")
+	t.Cleanup(func() { systemctl(t, "stop", "nftables") })
+	write(t, yamlFile, "arp-guard: nft\nvips: [10.9.0.104]\n")
+	systemctl(t, "start", "rsagent")
+	isActive(t, "rsagent", "active")
+	says(t, here.Run(t, "nft", "list", "table", "arp", "rsagent"), "10.9.0.104")
+	moves(t, func() {
+		from := cursor(t)
+		systemctl(t, "reload", "nftables")
+		testnet.Eventually(t, "the unit's reload to end", func() bool { return strings.Contains(journal(t, "rsagent", from), "Reloaded rsagent.service") })
+	})
+	says(t, here.Run(t, "nft", "list", "table", "arp", "rsagent"), "10.9.0.104")
+	exits(t, 0, "rsagent", "status")
+
+	// So that the above can fail: without a reload the table is gone.
+	here.Run(t, "nft", "flush", "ruleset")
+	exits(t, 1, "rsagent", "status")
+	systemctl(t, "stop", "rsagent")
+	equal(t, before)
 }
 
 // TestVerify: systemd finds no fault with the units, and few with their exposure.
