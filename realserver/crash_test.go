@@ -118,30 +118,39 @@ var scenarios = []scenario{
 func TestKilled(t *testing.T) {
 	var runs, kills atomic.Int64
 	hosts := sample(t, bases())
+	spread(t, hosts, func(t *testing.T, b *bench, host base) {
+		for _, sc := range scenarios {
+			if sc.only != nil && !sc.only(host) {
+				continue
+			}
+			n, err := b.kill(host, sc)
+			runs.Add(int64(n))
+			kills.Add(int64(n - 1))
+			if err != nil {
+				journal, _ := os.ReadFile(b.journal())
+				t.Fatalf("%q on %+v, killed at write %d: %v\njournal %s", sc.name, host, n, err, journal)
+			}
+		}
+	})
+	t.Logf("%d hosts, %d scenarios, %d runs, killed in %d", len(hosts), len(scenarios), runs.Load(), kills.Load())
+}
+
+// spread has each processor test its share of the hosts, until one fails.
+func spread(t *testing.T, hosts []base, f func(t *testing.T, b *bench, host base)) {
 	shards := runtime.GOMAXPROCS(0)
+	var failed atomic.Bool
 	t.Run("hosts", func(t *testing.T) {
 		for shard := range shards {
 			t.Run(strconv.Itoa(shard), func(t *testing.T) {
 				t.Parallel()
+				defer func() { failed.CompareAndSwap(false, t.Failed()) }()
 				b := newBench(t)
-				for i := shard; i < len(hosts); i += shards {
-					for _, sc := range scenarios {
-						if sc.only != nil && !sc.only(hosts[i]) {
-							continue
-						}
-						n, err := b.kill(hosts[i], sc)
-						runs.Add(int64(n))
-						kills.Add(int64(n - 1))
-						if err != nil {
-							journal, _ := os.ReadFile(b.journal())
-							t.Fatalf("%q on %+v, killed at write %d: %v\njournal %s", sc.name, hosts[i], n, err, journal)
-						}
-					}
+				for i := shard; i < len(hosts) && !failed.Load(); i += shards {
+					f(t, b, hosts[i])
 				}
 			})
 		}
 	})
-	t.Logf("%d hosts, %d scenarios, %d runs, killed in %d", len(hosts), len(scenarios), runs.Load(), kills.Load())
 }
 
 // manages says whether a VIP is in the set at some time: one that someone else bound and that was
@@ -281,9 +290,8 @@ func addrs(s Set) (out []netip.Addr) {
 // TestFault lets one write fail for good, each in turn: a start that fails must leave the host, and
 // the set, as they were.
 func TestFault(t *testing.T) {
-	var runs int
-	b := newBench(t)
-	for _, host := range sample(t, bases()) {
+	var runs atomic.Int64
+	spread(t, sample(t, bases()), func(t *testing.T, b *bench, host base) {
 		for _, before := range [][]Edit{nil, {Add(vipA)}, {Add(vipAeth)}, {Add(vipAnft)}} {
 			for _, verb := range []Edit{Add(vipB), Add(vipA, vipB), Add(vipAtun, vipB), Add(vipAnft, vipB), Add(vip4in6, vip6in4), Add(vipGUE, vip6tun), Add(vipCSum), Add(vipBoff)} {
 				for at := 1; ; at++ {
@@ -294,12 +302,12 @@ func TestFault(t *testing.T) {
 					if !failed {
 						break
 					}
-					runs++
+					runs.Add(1)
 				}
 			}
 		}
-	}
-	t.Logf("%d faults", runs)
+	})
+	t.Logf("%d faults", runs.Load())
 }
 
 func (b *bench) fault(host base, before []Edit, verb Edit, at int) (failed bool, err error) {

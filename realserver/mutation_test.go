@@ -62,6 +62,7 @@ func TestMutations(t *testing.T) {
 	testnet.Need(t, "go")
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel() // one compiles while another tests
 			overlay := mutate(t, m.file, m.edits)
 			cmd := exec.Command("go", "test", "-failfast", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
 			cmd.Env = append(os.Environ(), "RSAGENT_TEST_STRIDE=23")
