@@ -20,7 +20,7 @@ fi
 scripts/lint.sh || failed="$failed lint"
 # shellcheck disable=SC2046,SC2086 # lists of words
 go test $race -timeout 20m $(go list ./... | grep -v '/scripts/lab\|/realserver$') || failed="$failed go-test"
-# The crash model has one thread, and runs six times as long with the race detector: a few of its hosts do for that.
+# The crash model runs six times as long with the race detector: a few of its hosts do for that.
 go test -timeout 20m ./realserver || failed="$failed realserver"
 if [ -n "$race" ]; then
 	RSAGENT_TEST_STRIDE=211 go test $race -timeout 20m -skip TestMutations ./realserver || failed="$failed realserver-race"
