@@ -59,19 +59,16 @@ func TestRole(t *testing.T) {
 	retire(t)
 	fresh := look(t)
 
-	t.Run("to begin with", func(t *testing.T) { // beside each other: none of them changes anything
+	t.Run("to begin with", func(t *testing.T) { // none of them changes anything
 		t.Run("a check foretells", func(t *testing.T) {
-			t.Parallel()
 			r := play(t, "", "--check", "--diff")
 			r.went(t)
 			says(t, r.text, "guard net.ipv4.conf.all.arp_ignore: 0 -> 1", "bind 192.0.2.100/32 dev lo: absent -> host", "+- 192.0.2.101")
 		})
 		t.Run("a list with a typing error", func(t *testing.T) {
-			t.Parallel()
 			play(t, `["192.0.2.100", "192.0.2.l01"]`).refused(t, `"msg": "rsagent: rsagent.yaml:4: address: `, `192.0.2.l01\" is not an IP address`)
 		})
 		t.Run("a missing binary", func(t *testing.T) {
-			t.Parallel()
 			play(t, "", "-e", "rsagent_binary=/nowhere/rsagent").refused(t, "/nowhere/rsagent: no such file on the controller")
 		})
 	})
