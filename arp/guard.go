@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -195,7 +196,7 @@ func ReadGuard(c *nft.Conn) (string, error) {
 		g.Senders = append(g.Senders, Sender{Interface: nft.Interface(e.Key), Addr: nft.Addr(e.Value)})
 	}
 	slices.SortFunc(g.VIPs, netip.Addr.Compare)
-	slices.SortStableFunc(g.Senders, func(a, b Sender) int { return strings.Compare(a.Interface, b.Interface) })
+	sort.SliceStable(g.Senders, func(i, j int) bool { return g.Senders[i].Interface < g.Senders[j].Interface })
 	if !g.table().Equal(t) {
 		return nft.Foreign, nil
 	}

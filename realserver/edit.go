@@ -1,6 +1,7 @@
 package realserver
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -66,15 +67,13 @@ func Add(vips ...VIP) Edit {
 				out[i].Origin |= old.Origin
 			}
 		}
-		slices.SortStableFunc(out, byAddr)
-		return slices.CompactFunc(out, func(a, b VIP) bool { return a.Addr == b.Addr })
+		return out.sorted()
 	}
 }
 
 // Drop is stop: the VIPs with these addresses go, whoever asked for them.
 func Drop(addrs ...netip.Addr) Edit {
-	gone := fromAddrs(addrs)
-	slices.SortFunc(gone, byAddr)
+	gone := fromAddrs(addrs).sorted()
 	return func(s Set) Set { return s.without(gone) }
 }
 
@@ -121,11 +120,24 @@ func sorted(m map[netip.Addr]VIP) Set {
 	for _, v := range m {
 		s = append(s, v)
 	}
-	slices.SortFunc(s, byAddr)
-	return s
+	return s.sorted()
 }
 
-func byAddr(a, b VIP) int { return a.Addr.Compare(b.Addr) }
+// sorted brings VIPs in order of their addresses; of those with the same the first stays. It sorts numbers: a VIP is large.
+func (s Set) sorted() Set {
+	order := make([]int, len(s))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Or(s[i].Addr.Compare(s[j].Addr), i-j) })
+	out := make(Set, 0, len(s))
+	for _, i := range order {
+		if last := len(out) - 1; last < 0 || out[last].Addr != s[i].Addr {
+			out = append(out, s[i])
+		}
+	}
+	return out
+}
 
 // get is the VIP with this address, nil where the set has none.
 func (s Set) get(a netip.Addr) *VIP {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -44,7 +45,7 @@ func (p *policy) nftGuard() {
 			p.refuse(VIP.hushed, "no-address", l.Name, l.Name+" has no IPv4 address of its own to ask with in a VIP's place, as --arp-guard nft needs", "take --arp-guard all")
 		}
 	}
-	slices.SortStableFunc(want.Senders, func(a, b arp.Sender) int { return strings.Compare(a.Interface, b.Interface) })
+	sort.SliceStable(want.Senders, func(i, j int) bool { return want.Senders[i].Interface < want.Senders[j].Interface })
 
 	it := arp.GuardTable{}
 	now := p.host.value(it)
@@ -131,7 +132,7 @@ func (h *Host) senders(name string, vips Set) (out []arp.Sender) {
 		}
 		return n
 	}
-	slices.SortStableFunc(own, func(a, b loopback.Held) int { return rank(a) - rank(b) })
+	sort.SliceStable(own, func(i, j int) bool { return rank(own[i]) < rank(own[j]) })
 	if len(own) == 0 {
 		return nil
 	}
@@ -144,8 +145,9 @@ func (h *Host) senders(name string, vips Set) (out []arp.Sender) {
 	if len(out) == 1 {
 		out = nil
 	}
-	slices.SortFunc(out, func(a, b arp.Sender) int { // the narrower first, as routes go
-		return cmp.Or(b.Subnet.Bits()-a.Subnet.Bits(), a.Subnet.Addr().Compare(b.Subnet.Addr()))
+	sort.Slice(out, func(i, j int) bool { // the narrower first, as routes go
+		a, b := out[i].Subnet, out[j].Subnet
+		return cmp.Or(b.Bits()-a.Bits(), a.Addr().Compare(b.Addr())) < 0
 	})
 	return append(out, arp.Sender{Interface: name, Addr: own[0].Prefix.Addr()})
 }

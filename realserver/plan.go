@@ -106,11 +106,24 @@ func plan(j *Journal, h *Host) ([]Change, []Finding) {
 			p, finds = append(p, back...), append(finds, found...)
 		}
 	}
-	slices.SortStableFunc(p, func(a, b Change) int { return int(a.Stage - b.Stage) })
+	p = inOrder(p)
 	if !slices.ContainsFunc(p, func(c Change) bool { return c.Stage == Guard && !c.unjudged }) {
 		p = slices.DeleteFunc(p, func(c Change) bool { return c.unjudged })
 	}
 	return p, finds
+}
+
+// inOrder is the changes by stage, those of one as they came.
+func inOrder(p []Change) []Change {
+	out := make([]Change, 0, len(p))
+	for s := Withdraw; s <= PutBack; s++ {
+		for i := range p {
+			if p[i].Stage == s {
+				out = append(out, p[i])
+			}
+		}
+	}
+	return out
 }
 
 // pins says that the default of rp_filter is about to be written: the kernel has each interface follow

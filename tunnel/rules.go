@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -253,13 +254,14 @@ func (r *Rules) Admit(in In, from ...netip.Prefix) { r.Take = take(r.Take, in, f
 
 // Sort brings the rules into the one order in which equal rules are equal.
 func (r *Rules) Sort() {
-	slices.SortFunc(r.MSS, func(a, b MSS) int { return a.Size - b.Size })
+	sort.Slice(r.MSS, func(i, j int) bool { return r.MSS[i].Size < r.MSS[j].Size })
 	for i := range r.MSS {
 		slices.SortFunc(r.MSS[i].VIPs, netip.Addr.Compare)
 	}
-	slices.SortFunc(r.Take, func(a, b Entry) int { return strings.Compare(a.In.String(), b.In.String()) })
+	sort.Slice(r.Take, func(i, j int) bool { return r.Take[i].In.String() < r.Take[j].In.String() })
 	for i := range r.Take {
-		slices.SortFunc(r.Take[i].From, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
-		r.Take[i].From = slices.Compact(r.Take[i].From)
+		from := r.Take[i].From
+		sort.Slice(from, func(a, b int) bool { return from[a].String() < from[b].String() })
+		r.Take[i].From = slices.Compact(from)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -129,8 +130,8 @@ func Interface(key string) string { return strings.TrimRight(key, "\x00") }
 // sorted brings what has no order of its own into one, so that equal tables are equal.
 func (t Table) sorted() Table {
 	t.Sets, t.Chains = slices.Clone(t.Sets), slices.Clone(t.Chains)
-	slices.SortFunc(t.Sets, func(a, b Set) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(t.Chains, func(a, b Chain) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(t.Sets, func(i, j int) bool { return t.Sets[i].Name < t.Sets[j].Name })
+	sort.Slice(t.Chains, func(i, j int) bool { return t.Chains[i].Name < t.Chains[j].Name })
 	for i, s := range t.Sets {
 		s.Elements = slices.Clone(s.Elements)
 		slices.SortFunc(s.Elements, func(a, b Element) int {
