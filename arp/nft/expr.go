@@ -24,10 +24,17 @@ const (
 	octet       // 8 bits
 	text
 	value // NFTA_DATA_VALUE, or NFTA_DATA_VERDICT
+	blob  // bytes as they are
 )
 
-// shapes are the attributes of the expressions that rsagent's rules are made of, from number 1 on.
+// shapes are the attributes of the expressions that rsagent's rules are made of, from number 1 on; and of those of others'
+// rules that are understood.
 var shapes = map[string][]attr{
+	"ct":        {number, number},                                               // destination, key
+	"fib":       {number, number, number},                                       // destination, result, flags
+	"range":     {number, number, value, value},                                 // source, operator, from, to
+	"match":     {text, number, blob},                                           // of iptables: an extension's name, revision, what it is told
+	"target":    {text},                                                         // of iptables: an extension's name
 	"bitwise":   {number, number, number, value, value, maybe},                  // source, destination, length, mask, xor, operation
 	"cmp":       {number, number, value},                                        // source, operator, value
 	"exthdr":    {maybe, octet, number, number, maybe, number, maybe},           // destination, type, offset, length, flags, operation, source
@@ -183,6 +190,8 @@ func decodeExpr(b []byte) (e Expr) {
 			e.data[typ] = cString(v)
 		case kind == value:
 			e.data[typ] = decodeValue(v)
+		case kind == blob:
+			e.data[typ] = string(v)
 		case kind == octet && len(v) == 1:
 			e.num[typ] = uint32(v[0])
 		case (kind == number || kind == maybe) && len(v) == 4:
@@ -194,10 +203,12 @@ func decodeExpr(b []byte) (e Expr) {
 		}
 	})
 	if more {
-		e.Name += " of another kind"
+		e.Name += otherKind
 	}
 	return e
 }
+
+const otherKind = " of another kind"
 
 func decodeValue(b []byte) (out string) {
 	each(b, func(typ uint16, v []byte) {

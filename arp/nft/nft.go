@@ -3,7 +3,8 @@
 // A table is plain data. It is written in one transaction that replaces whatever stood under its name,
 // so there is no moment at which half of it holds, and read back in full, so that what the kernel has
 // can be compared with what was meant. Of nftables' expressions only those are known that rsagent's own
-// rules are made of; a table with others is read, and equals none of rsagent's.
+// rules are made of; a table with others is read, and equals none of rsagent's. Ruleset reads what others made, as far as
+// it takes to tell whether a packet is dropped.
 //
 // See include/uapi/linux/netfilter/nf_tables.h and net/netfilter/nf_tables_api.c.
 package nft
@@ -24,12 +25,19 @@ type Family uint8
 // The families of rsagent's tables, by the kernel's numbers (include/uapi/linux/netfilter.h).
 const (
 	Inet Family = 1 // IPv4 and IPv6
+	IP   Family = 2
 	ARP  Family = 3
+	IP6  Family = 10
 )
 
 func (f Family) String() string {
-	if f == ARP {
+	switch f {
+	case ARP:
 		return "arp"
+	case IP:
+		return "ip"
+	case IP6:
+		return "ip6"
 	}
 	return "inet"
 }
@@ -74,7 +82,10 @@ type Set struct {
 }
 
 // An Element is a key, and in a map its value, as the kernel has them in a register.
-type Element struct{ Key, Value string }
+type Element struct {
+	Key, Value string
+	flags      uint32
+}
 
 // A Type is a kind of key: nft(8)'s name and number of it, and its length in bytes.
 type Type struct {
@@ -97,12 +108,15 @@ type Chain struct {
 	Priority int32
 	Other    bool // of another type or policy, or none that packets come by
 	Rules    []Rule
+	kind     string // its type; "" is none that packets come by
+	policy   uint32
 }
 
 // A Rule is what is done, in order. Text says the same in nft's words; a rule that was read has none.
 type Rule struct {
-	Text  string
-	Exprs []Expr
+	Text   string
+	Exprs  []Expr
+	Handle uint64 // that the kernel gave it
 }
 
 // Addrs makes elements of addresses.

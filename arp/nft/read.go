@@ -31,6 +31,7 @@ type reader struct {
 	table      string
 	generation uint16
 	begun      bool
+	of         Family // of the answer that is handed on
 }
 
 func (c *Conn) read(f Family, name string) (t Table, found bool, err error) {
@@ -83,7 +84,9 @@ func (c *Conn) read(f Family, name string) (t Table, found bool, err error) {
 func (r *reader) ask(typ, flags uint16, tableAttr uint16, second string, secondAttr uint16, take func([]byte)) error {
 	b := &batch{seq: r.seq + 1}
 	b.add(typ, flags, r.family, func(b []byte) []byte {
-		b = appendAttr(b, tableAttr, r.table+"\x00")
+		if r.table != "" {
+			b = appendAttr(b, tableAttr, r.table+"\x00")
+		}
 		if second != "" {
 			b = appendAttr(b, secondAttr, second+"\x00")
 		}
@@ -113,6 +116,7 @@ func (r *reader) ask(typ, flags uint16, tableAttr uint16, second string, secondA
 			failed = errChanged
 		}
 		r.begun, r.generation = true, generation
+		r.of = Family(body[0])
 		take(body[4:])
 		return false
 	})
@@ -159,6 +163,10 @@ func decodeElements(b []byte) (out []Element) {
 					e.Key = decodeValue(v)
 				case unix.NFTA_SET_ELEM_DATA:
 					e.Value = decodeValue(v)
+				case unix.NFTA_SET_ELEM_FLAGS:
+					e.flags |= number32(v)
+				case setElemKeyEnd:
+					e.flags |= ranged
 				}
 			})
 			out = append(out, e)
@@ -192,6 +200,10 @@ func decodeChain(b []byte) (c Chain, table string) {
 		}
 	})
 	c.Other = !hooked || policy != acceptCode || kind != chainType
+	c.policy = policy
+	if hooked {
+		c.kind = kind
+	}
 	return c, table
 }
 
@@ -202,6 +214,10 @@ func decodeRule(b []byte) (r Rule, table, chain string) {
 			table = cString(v)
 		case unix.NFTA_RULE_CHAIN:
 			chain = cString(v)
+		case unix.NFTA_RULE_HANDLE:
+			if len(v) == 8 {
+				r.Handle = binary.BigEndian.Uint64(v)
+			}
 		case unix.NFTA_RULE_EXPRESSIONS:
 			each(v, func(_ uint16, v []byte) { r.Exprs = append(r.Exprs, decodeExpr(v)) })
 		}
