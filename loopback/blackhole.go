@@ -3,10 +3,9 @@ package loopback
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,50 +27,34 @@ func (b Blackhole) Command(value string) string {
 
 func (b Blackhole) prefix() netip.Prefix { return netip.PrefixFrom(b.VIP, b.VIP.BitLen()) }
 
-func (b Blackhole) route() *netlink.Route {
-	bits := b.VIP.BitLen()
-	return &netlink.Route{Type: unix.RTN_BLACKHOLE, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC,
-		Dst: &net.IPNet{IP: b.VIP.AsSlice(), Mask: net.CIDRMask(bits, bits)}}
-}
-
 // Blackholes lists the blackhole routes for single addresses in the main table.
-func Blackholes(h *netlink.Handle) (map[netip.Addr]bool, error) {
-	out := map[netip.Addr]bool{}
-	want := &netlink.Route{Type: unix.RTN_BLACKHOLE, Table: unix.RT_TABLE_MAIN}
-	for try := 0; ; try++ {
-		routes, err := h.RouteListFiltered(netlink.FAMILY_ALL, want, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
-		if errors.Is(err, netlink.ErrDumpInterrupted) && try < retries {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list blackhole routes: %w", err)
-		}
-		for _, r := range routes {
-			if r.Dst == nil {
-				continue
-			}
-			ip, ok := netip.AddrFromSlice(r.Dst.IP)
-			if ones, bits := r.Dst.Mask.Size(); ok && ones == bits {
-				out[ip.Unmap()] = true
-			}
-		}
-		return out, nil
+func Blackholes(s *nl.SocketHandle) (map[netip.Addr]bool, error) {
+	msgs, err := dump(s, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, &nl.RtMsg{})
+	if err != nil {
+		return nil, fmt.Errorf("list blackhole routes: %w", err)
 	}
+	out := map[netip.Addr]bool{}
+	for _, m := range msgs {
+		if r := parseRoute(m); r.kind == unix.RTN_BLACKHOLE && r.table == unix.RT_TABLE_MAIN && r.to.IsSingleIP() {
+			out[r.to.Addr()] = true
+		}
+	}
+	return out, nil
 }
 
-// SetBlackhole adds the route or deletes it. That it was so already is no failure. It is no method of
-// the item: items are held in an interface, and by a method that takes the handle the linker would keep
-// each of the handle's own (0.8 MB).
-func SetBlackhole(h *netlink.Handle, b Blackhole, on bool) error {
-	var err error
-	if on {
-		if err = h.RouteAdd(b.route()); errors.Is(err, unix.EEXIST) {
-			return nil
-		}
-	} else if err = h.RouteDel(b.route()); errors.Is(err, unix.ESRCH) {
-		return nil
+// SetBlackhole adds the route or deletes it. That it was so already is no failure.
+func SetBlackhole(s *nl.SocketHandle, b Blackhole, on bool) error {
+	typ, flags, msg, so := unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewRtMsg(), unix.EEXIST
+	if !on {
+		typ, flags, msg, so = unix.RTM_DELROUTE, 0, nl.NewRtDelMsg(), unix.ESRCH
 	}
-	if err != nil {
+	msg.Family, msg.Dst_len = family(b.VIP), uint8(b.VIP.BitLen())
+	msg.Type, msg.Protocol = unix.RTN_BLACKHOLE, unix.RTPROT_STATIC
+	req := nl.NewNetlinkRequest(typ, flags|unix.NLM_F_ACK)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, b.VIP.AsSlice()))
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil && !errors.Is(err, so) {
 		return fmt.Errorf("set %s on=%t: %w", b, on, err)
 	}
 	return nil

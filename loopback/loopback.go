@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -74,24 +73,29 @@ const retries = 10 // a dump is repeated this often while others change what it 
 // name. An address of an interface that names does not hold came after it was made, and is left
 // out. A dump that was interrupted is partial: it is taken again, and in the end an error.
 func Observe(s *nl.SocketHandle, names map[int]string) ([]Held, error) {
+	msgs, err := dump(s, unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	out := make([]Held, 0, len(msgs))
+	for _, m := range msgs {
+		if a, ok := held(m, names); ok {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+// dump asks for all there is of something. What was interrupted by others' changes is partial, and asked for again.
+func dump(s *nl.SocketHandle, ask int, answer uint16, what nl.NetlinkRequestData) ([][]byte, error) {
 	for try := 0; ; try++ {
-		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
 		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s}
-		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-		msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-		if errors.Is(err, netlink.ErrDumpInterrupted) && try < retries {
-			continue
+		req.AddData(what)
+		msgs, err := req.Execute(unix.NETLINK_ROUTE, answer)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == retries {
+			return msgs, err
 		}
-		if err != nil {
-			return nil, fmt.Errorf("list addresses: %w", err)
-		}
-		out := make([]Held, 0, len(msgs))
-		for _, m := range msgs {
-			if a, ok := held(m, names); ok {
-				out = append(out, a)
-			}
-		}
-		return out, nil
 	}
 }
 
@@ -103,12 +107,8 @@ func held(m []byte, names map[int]string) (h Held, ok bool) {
 	}
 	bits, flags := int(m[1]), uint32(m[2])
 	var local, address netip.Addr
-	for b := m[unix.SizeofIfAddrmsg:]; len(b) >= unix.SizeofRtAttr; {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < unix.SizeofRtAttr || n > len(b) {
-			break
-		}
-		switch v := b[unix.SizeofRtAttr:n]; binary.NativeEndian.Uint16(b[2:]) {
+	each(m[unix.SizeofIfAddrmsg:], func(typ uint16, v []byte) {
+		switch typ {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(v)
 		case unix.IFA_ADDRESS:
@@ -118,8 +118,7 @@ func held(m []byte, names map[int]string) (h Held, ok bool) {
 				flags = binary.NativeEndian.Uint32(v)
 			}
 		}
-		b = b[min((n+3)&^3, len(b)):]
-	}
+	})
 	h.Device = names[int(binary.NativeEndian.Uint32(m[4:]))]
 	h.Scope, h.Secondary = scopeName(int(m[3])), flags&unix.IFA_F_SECONDARY != 0
 	h.Prefix = netip.PrefixFrom(address, bits)
@@ -129,37 +128,21 @@ func held(m []byte, names map[int]string) (h Held, ok bool) {
 	return h, h.Prefix.IsValid() && h.Device != ""
 }
 
+// each walks a run of netlink attributes.
+func each(b []byte, f func(typ uint16, v []byte)) {
+	for len(b) >= unix.SizeofRtAttr {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return
+		}
+		f(binary.NativeEndian.Uint16(b[2:]), b[unix.SizeofRtAttr:n])
+		b = b[min((n+3)&^3, len(b)):]
+	}
+}
+
 func scopeName(n int) string {
 	if s, ok := scopes[n]; ok {
 		return s
 	}
 	return fmt.Sprint(n)
-}
-
-// far is an address that nobody routes in particular (the 6to4 anycast address, withdrawn by RFC
-// 7526), so that a lookup of it finds the default route. Nothing is sent to it.
-var far = net.IPv4(192, 88, 99, 1)
-
-// A Route is the default route: what the kernel picks as source for it, the address that this host is
-// known by; the gateway it goes to; and the ifindex it goes by. Each is zero where there is none.
-type Route struct {
-	Source, Gateway netip.Addr
-	Index           int
-}
-
-// DefaultRoute looks IPv4's up.
-func DefaultRoute(h *netlink.Handle) (r Route, err error) {
-	routes, err := h.RouteGet(far)
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
-		return r, nil // none, or a route of type unreachable, prohibit or blackhole
-	}
-	if err != nil {
-		return r, fmt.Errorf("look up the default route: %w", err)
-	}
-	if len(routes) > 0 {
-		r.Source, _ = netip.AddrFromSlice(routes[0].Src.To4())
-		r.Gateway, _ = netip.AddrFromSlice(routes[0].Gw.To4())
-		r.Index = routes[0].LinkIndex
-	}
-	return r, nil
 }

@@ -2,6 +2,7 @@ package loopback
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -62,6 +63,16 @@ func onHost(t *testing.T, f func(host *testnet.Host, h *netlink.Handle)) {
 		defer h.Close()
 		f(host, h)
 	})
+}
+
+// socket opens one of the thread's network namespace.
+func socket(t *testing.T) *nl.SocketHandle {
+	s, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return &nl.SocketHandle{Socket: s}
 }
 
 // observe lists what is on lo.
@@ -191,7 +202,8 @@ func TestPeer(t *testing.T) {
 
 func TestDefaultRoute(t *testing.T) {
 	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
-		if r, err := DefaultRoute(h); err != nil || r != (Route{}) {
+		s := socket(t)
+		if r, err := DefaultRoute(s); err != nil || r != (Route{}) {
 			t.Errorf("without a route: %+v, %v", r, err)
 		}
 		peer := testnet.NewHost(t, "peer")
@@ -202,16 +214,88 @@ func TestDefaultRoute(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := DefaultRoute(h); err != nil || r.Source.String() != "192.0.2.11" || r.Gateway.String() != "192.0.2.1" || r.Index != eth0.Attrs().Index {
+		if r, err := DefaultRoute(s); err != nil || r.Source.String() != "192.0.2.11" || r.Gateway.String() != "192.0.2.1" || r.Index != eth0.Attrs().Index {
 			t.Errorf("with a default route: %+v, %v", r, err)
 		}
 		host.Run(t, "ip", "route", "replace", "default", "via", "192.0.2.1", "src", "192.0.2.12")
-		if r, err := DefaultRoute(h); err != nil || r.Source.String() != "192.0.2.12" {
+		if r, err := DefaultRoute(s); err != nil || r.Source.String() != "192.0.2.12" {
 			t.Errorf("with a source of its own: %+v, %v", r, err)
 		}
 		host.Run(t, "ip", "route", "replace", "blackhole", "default")
-		if r, err := DefaultRoute(h); err != nil || r != (Route{}) {
+		if r, err := DefaultRoute(s); err != nil || r != (Route{}) {
 			t.Errorf("with a blackhole: %+v, %v", r, err)
+		}
+	})
+}
+
+func TestDefaultRoute6(t *testing.T) {
+	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
+		s := socket(t)
+		if r, err := DefaultRoute6(s); err != nil || r != (Route{}) {
+			t.Errorf("without a route: %+v, %v", r, err)
+		}
+		testnet.Wire(t, host, "eth0", "", testnet.NewHost(t, "peer"), "eth0", "")
+		host.Run(t, "ip", "addr", "add", "2001:db8::11/64", "dev", "eth0", "nodad")
+		host.Run(t, "ip", "route", "add", "default", "via", "2001:db8::1")
+		if r, err := DefaultRoute6(s); err != nil || r.Source.String() != "2001:db8::11" || r.Gateway.String() != "2001:db8::1" || r.Index == 0 {
+			t.Errorf("with a default route: %+v, %v", r, err)
+		}
+		host.Run(t, "ip", "-6", "route", "replace", "blackhole", "default", "metric", "1")
+		if r, err := DefaultRoute6(s); err != nil || r != (Route{}) {
+			t.Errorf("with a blackhole: %+v, %v", r, err)
+		}
+	})
+}
+
+// What is said of blackholes and routes is what ip(8) made, and the other way round.
+func TestRoutes(t *testing.T) {
+	onHost(t, func(host *testnet.Host, h *netlink.Handle) {
+		s := socket(t)
+		testnet.Wire(t, host, "eth0", "192.0.2.11/24", testnet.NewHost(t, "peer"), "eth0", "192.0.2.1/24")
+		testnet.Wire(t, host, "eth1", "", testnet.NewHost(t, "peer"), "eth0", "")
+		testnet.Wire(t, host, "eth2", "", testnet.NewHost(t, "peer"), "eth0", "")
+		host.Run(t, "ip", "route", "add", "203.0.113.0/24", "nexthop", "dev", "eth1", "nexthop", "dev", "eth0")
+		host.Run(t, "ip", "route", "add", "203.0.113.0/24", "dev", "eth2", "table", "77")
+		host.Run(t, "ip", "route", "add", "blackhole", "198.51.100.1")
+		host.Run(t, "ip", "route", "add", "blackhole", "198.51.100.128/25")
+		host.Run(t, "ip", "route", "add", "blackhole", "198.51.100.2", "table", "77")
+		host.Run(t, "ip", "route", "add", "unreachable", "198.51.100.3")
+		byName := func(name string) int {
+			l, err := h.LinkByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.Attrs().Index
+		}
+		routed, err := Routed(s)
+		if want := map[int]bool{byName("eth0"): true, byName("eth1"): true}; err != nil || !maps.Equal(routed, want) {
+			t.Errorf("routes lead by %v, want %v (%v)", routed, want, err)
+		}
+		vip4, vip6 := netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8::9")
+		for _, on := range []bool{true, true, false, false} {
+			for _, vip := range []netip.Addr{vip4, vip6} {
+				if err := SetBlackhole(s, Blackhole{vip}, on); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := map[netip.Addr]bool{netip.MustParseAddr("198.51.100.1"): true}
+			if on {
+				want[vip4], want[vip6] = true, true
+			}
+			if got, err := Blackholes(s); err != nil || !maps.Equal(got, want) {
+				t.Errorf("%v: %v, want %v (%v)", on, got, want, err)
+			}
+			for family, vip := range map[string]netip.Addr{"-4": vip4, "-6": vip6} {
+				if got := host.Run(t, "ip", family, "route", "show", "type", "blackhole", "proto", "static", vip.String()); (got != "") != on {
+					t.Errorf("%v: ip shows %q", on, got)
+				}
+			}
+		}
+		host.Run(t, "ip", "-6", "neigh", "add", "proxy", "2001:db8::7", "dev", "eth1")
+		host.Run(t, "ip", "neigh", "add", "192.0.2.77", "lladdr", "02:00:00:00:00:01", "dev", "eth0")
+		got, err := Proxied(s, map[int]string{byName("eth1"): "eth1"})
+		if want := map[netip.Addr]string{netip.MustParseAddr("2001:db8::7"): "eth1"}; err != nil || !maps.Equal(got, want) {
+			t.Errorf("proxied: %v, want %v (%v)", got, want, err)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -19,31 +18,25 @@ import (
 
 // linux is the kernel of the network namespace in which it was opened.
 type linux struct {
-	netlink *netlink.Handle
-	socket  *nl.SocketHandle
-	conf    sysctl.Tree
+	socket *nl.SocketHandle
+	conf   sysctl.Tree
 }
 
 // netlinkPatience bounds each wait for the kernel, in seconds.
 const netlinkPatience = 10
 
-// Linux opens the kernel of the calling thread's network namespace. close gives its sockets back.
+// Linux opens the kernel of the calling thread's network namespace. close gives its socket back.
 func Linux() (k Kernel, closer func(), err error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return Kernel{}, nil, fmt.Errorf("open netlink: %w", err)
-	}
 	s, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_ROUTE)
 	if err != nil {
-		h.Close()
 		return Kernel{}, nil, fmt.Errorf("open netlink: %w", err)
 	}
 	wait := unix.Timeval{Sec: netlinkPatience}
 	if err := s.SetReceiveTimeout(&wait); err != nil {
 		return Kernel{}, nil, fmt.Errorf("set netlink timeout: %w", err)
 	}
-	l := linux{h, &nl.SocketHandle{Socket: s}, sysctl.Tree{Root: "/proc/sys"}}
-	return Kernel{Look: l.look, Do: l.do}, func() { h.Close(); s.Close() }, nil
+	l := linux{&nl.SocketHandle{Socket: s}, sysctl.Tree{Root: "/proc/sys"}}
+	return Kernel{Look: l.look, Do: l.do}, s.Close, nil
 }
 
 func (l linux) look(also Also) (*Host, error) {
@@ -59,7 +52,7 @@ func (l linux) look(also Also) (*Host, error) {
 	if h.Addrs, err = loopback.Observe(l.socket, names); err != nil {
 		return nil, err
 	}
-	route, err := loopback.DefaultRoute(l.netlink)
+	route, err := loopback.DefaultRoute(l.socket)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +61,7 @@ func (l linux) look(also Also) (*Host, error) {
 		return nil, err
 	}
 	if also.Routes {
-		if h.Dropped, err = loopback.Blackholes(l.netlink); err != nil {
+		if h.Dropped, err = loopback.Blackholes(l.socket); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +75,7 @@ func (l linux) look(also Also) (*Host, error) {
 		h.Tables = nil // it cannot be told
 	}
 	if also.Proxy {
-		if h.Proxied, err = loopback.Proxied(l.netlink, names); err != nil {
+		if h.Proxied, err = loopback.Proxied(l.socket, names); err != nil {
 			return nil, err
 		}
 	}
@@ -99,7 +92,7 @@ func (l linux) look(also Also) (*Host, error) {
 		if dev == nil || !dev.Up {
 			continue
 		}
-		if n, err := tunnel.Received(l.netlink, dev.Index); err == nil {
+		if n, err := tunnel.Received(l.socket, dev.Index); err == nil {
 			h.Received[k.Device] = n
 		}
 	}
@@ -166,7 +159,7 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 		if link == nil {
 			return fmt.Errorf("%s: there is no such interface", it)
 		}
-		return tunnel.SetUp(l.netlink, link.Index, c.To == "up")
+		return tunnel.SetUp(l.socket, link.Index, c.To == "up")
 	case arp.GuardTable, tunnel.RulesTable:
 		err := setTable(it, c.To)
 		if errors.Is(err, nft.ErrUnsupported) {
@@ -174,18 +167,18 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 		}
 		return err
 	case loopback.Blackhole:
-		return loopback.SetBlackhole(l.netlink, it, c.To != "")
+		return loopback.SetBlackhole(l.socket, it, c.To != "")
 	case tunnel.Module:
 		device := ""
 		if k, ok := tunnel.ByModule(it.Name); ok {
 			device = k.Device
 		}
-		err := tunnel.Load(ctx, l.netlink, it.Name, device)
+		err := tunnel.Load(ctx, l.socket, it.Name, device)
 		l.settle(ctx, device)
 		return err
 	case tunnel.Device:
 		if c.To == "" {
-			return tunnel.Delete(l.netlink, it.Name)
+			return tunnel.Delete(l.socket, it.Name)
 		}
 		k, _ := tunnel.ByDevice(it.Name)
 		err := tunnel.Create(k, c.To)
@@ -205,7 +198,10 @@ func (l linux) set(ctx context.Context, h *Host, c Change) error {
 
 // settle waits for udev, which writes the settings of a device that has just appeared.
 func (l linux) settle(ctx context.Context, device string) {
-	if link, err := l.netlink.LinkByName(device); device != "" && err == nil {
-		tunnel.Settle(ctx, link.Attrs().Index)
+	if device == "" {
+		return
+	}
+	if index, err := tunnel.Index(l.socket, device); err == nil {
+		tunnel.Settle(ctx, index)
 	}
 }

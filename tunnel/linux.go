@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -35,12 +34,12 @@ var modprobes = []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe"
 // status of 0 from modprobe proves nothing (a module built in, an `install` line that runs /bin/true),
 // so the device, or else the module's entry below /sys, decides. The error names what is missing and
 // why; it wraps ErrUnsupported, or ErrMayNotLoad.
-func Load(ctx context.Context, h *netlink.Handle, module, device string) error {
+func Load(ctx context.Context, s *nl.SocketHandle, module, device string) error {
 	there := func() bool {
 		if Loaded(module) || device == "" {
 			return Loaded(module)
 		}
-		_, err := h.LinkByName(device)
+		_, err := look(s, 0, device)
 		return err == nil
 	}
 	if there() {
@@ -152,55 +151,85 @@ var ErrFallback = errors.New("the module's own device, which cannot be deleted")
 
 // Delete removes a device that was created. The kernel ignores the deletion of a module's fallback
 // device without a word; the error wraps ErrFallback then.
-func Delete(h *netlink.Handle, name string) error {
-	link, err := h.LinkByName(name)
-	if missing(err) {
+func Delete(s *nl.SocketHandle, name string) error {
+	index, err := Index(s, name)
+	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
 	if err == nil {
-		err = h.LinkDel(link)
+		req := request(s, unix.RTM_DELLINK, unix.NLM_F_ACK)
+		req.AddData(&nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Index: int32(index)}})
+		_, err = req.Execute(unix.NETLINK_ROUTE, 0)
 	}
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
-	if again, err := h.LinkByName(name); err == nil && again.Attrs().Index == link.Attrs().Index {
+	if again, err := Index(s, name); err == nil && again == index {
 		return fmt.Errorf("delete %s: %w", name, ErrFallback)
 	}
 	return nil
 }
 
 // SetUp brings the link with this ifindex up or down. A link that has gone is down.
-func SetUp(h *netlink.Handle, index int, up bool) error {
-	link, err := h.LinkByIndex(index)
-	if missing(err) && !up {
-		return nil
+func SetUp(s *nl.SocketHandle, index int, up bool) error {
+	req, msg := request(s, unix.RTM_NEWLINK, unix.NLM_F_ACK), nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index, msg.Change = int32(index), unix.IFF_UP
+	if up {
+		msg.Flags = unix.IFF_UP
 	}
-	if err == nil && up {
-		err = h.LinkSetUp(link)
-	} else if err == nil {
-		err = h.LinkSetDown(link)
-	}
-	if err != nil {
+	req.AddData(msg)
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil && (up || !errors.Is(err, unix.ENODEV)) {
 		return fmt.Errorf("set link %d up=%t: %w", index, up, err)
 	}
 	return nil
 }
 
 // Received is how many packets a device has taken since it came to be.
-func Received(h *netlink.Handle, index int) (uint64, error) {
-	link, err := h.LinkByIndex(index)
+func Received(s *nl.SocketHandle, index int) (n uint64, err error) {
+	const stats64 = 23 // IFLA_STATS64: struct rtnl_link_stats64, which begins with rx_packets
+	m, err := look(s, index, "")
 	if err != nil {
 		return 0, fmt.Errorf("read the counters of link %d: %w", index, err)
 	}
-	if s := link.Attrs().Statistics; s != nil {
-		return s.RxPackets, nil
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+	for _, a := range attrs {
+		if a.Attr.Type == stats64 && len(a.Value) >= 8 {
+			n = binary.NativeEndian.Uint64(a.Value)
+		}
 	}
-	return 0, nil
+	return n, err
 }
 
-func missing(err error) bool {
-	var notFound netlink.LinkNotFoundError
-	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+// Index is the ifindex of the link with this name. The error wraps unix.ENODEV where there is none.
+func Index(s *nl.SocketHandle, name string) (int, error) {
+	m, err := look(s, 0, name)
+	if err != nil {
+		return 0, fmt.Errorf("look up %s: %w", name, err)
+	}
+	return int(int32(binary.NativeEndian.Uint32(m[4:]))), nil
+}
+
+// look asks for one link, by ifindex or by name.
+func look(s *nl.SocketHandle, index int, name string) ([]byte, error) {
+	req := request(s, unix.RTM_GETLINK, 0)
+	req.AddData(&nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Index: int32(index)}})
+	if name != "" {
+		req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	}
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err == nil && (len(msgs) != 1 || len(msgs[0]) < unix.SizeofIfInfomsg) {
+		err = unix.ENODEV
+	}
+	if err != nil {
+		return nil, err
+	}
+	return msgs[0], nil
+}
+
+func request(s *nl.SocketHandle, typ, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(typ, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s}
+	return req
 }
 
 const (
