@@ -29,7 +29,7 @@ var ErrMayNotLoad = tunnel.ErrMayNotLoad
 // ErrInterrupted says that a verb was told to end before it was done. Additions were taken back.
 var ErrInterrupted = errors.New("interrupted")
 
-// A Kernel is all that is asked of the kernel. It is a struct of functions and no interface: were a
+// A Kernel is all that is asked of the kernel, and of the host around it. It is a struct of functions and no interface: were a
 // *netlink.Handle to reach an interface, the linker would keep each of its methods (1 MB).
 type Kernel struct {
 	// Look observes the host. What it returns is complete, or it is an error.
@@ -37,6 +37,8 @@ type Kernel struct {
 	// Do makes changes of one stage, in order, on the host as looked at. It returns an error for
 	// each; after a failure the rest is errSkipped, except in PutBack, where each is tried.
 	Do func(context.Context, *Host, []Change) []error
+	// Around looks at what surrounds the set, for Check. It writes nothing, and tells itself what it could not see.
+	Around func(*Host, Around) *Surroundings
 }
 
 // Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.

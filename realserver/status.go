@@ -71,6 +71,8 @@ type Status struct {
 	Tunnels  []Arrival
 	Drift    []Change // what would bring the host back
 	Findings []Finding
+
+	host *Host
 }
 
 // Status compares the host with the managed set, or with the VIPs given only. One that is given and
@@ -129,7 +131,7 @@ func (c Change) concerns(s Set) bool {
 }
 
 func (r *Result) status(vips []VIPState, s State, drift []Change) *Status {
-	return &Status{State: s, VIPs: vips, Guards: r.Host.silence(r.VIPs), Tunnels: r.Host.arrivals(r.VIPs), Drift: drift, Findings: r.Findings}
+	return &Status{State: s, VIPs: vips, Guards: r.Host.silence(r.VIPs), Tunnels: r.Host.arrivals(r.VIPs), Drift: drift, Findings: r.Findings, host: r.Host}
 }
 
 // States tells how each VIP of the set fares, and each that has yet to leave; and how the set fares as a

@@ -148,3 +148,6 @@ func (rs *Ruleset) find(of *placed, name string) *placed {
 	}
 	return nil
 }
+
+// Empty says that no packet comes by any rule.
+func (rs *Ruleset) Empty() bool { return len(rs.chains) == 0 }

@@ -14,10 +14,10 @@ import (
 // The exit codes, after LSB's of init scripts.
 const (
 	exitDone         = 0
-	exitFailed       = 1 // status: drifted
+	exitFailed       = 1 // status: drifted; check: an error was found
 	exitUsage        = 2
 	exitDown         = 3 // status only
-	exitNotPermitted = 4 // status: cannot tell
+	exitNotPermitted = 4 // status: cannot tell; check: not all could be seen
 	exitUnsupported  = 5
 	exitRefused      = 6
 )

@@ -273,6 +273,9 @@ func flagsOf(v verb) (out []*flag) {
 	if v.name == "stop" {
 		out = append(out, &flag{name: "blackhole", truth: true, usage: "leave a route that drops what still comes for the VIP, on a host that forwards"})
 	}
+	if v.name == "check" {
+		out = append(out, &flag{name: "port", list: true, usage: "`PORT` that clients call, with /udp behind it if it is UDP's; repeatable, or a comma list"})
+	}
 	if v.changes {
 		out = append(out, &flag{name: "dry-run", truth: true, usage: "change nothing; print the commands that would do the same"})
 	}

@@ -101,6 +101,19 @@ func (c *call) reportStatus(s *realserver.Status, err error) *report {
 	return out
 }
 
+// reportCheck is reportStatus, but for the exit code: what keeps a VIP from being served is worse than what could not be seen.
+func (c *call) reportCheck(s *realserver.Status, err error) *report {
+	out := c.reportStatus(s, err)
+	out.code = exitDone
+	if s == nil || s.Blind() || err != nil {
+		out.code = exitNotPermitted
+	}
+	if slices.ContainsFunc(out.Findings, func(f realserver.Finding) bool { return f.Level == realserver.Error }) {
+		out.code = exitFailed
+	}
+	return out
+}
+
 func (r *report) vips(states []realserver.VIPState) {
 	r.VIPs = slices.Grow(r.VIPs, len(states))
 	for _, v := range states {

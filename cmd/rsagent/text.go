@@ -62,6 +62,8 @@ func (c *call) text(w io.Writer, r *report) {
 	case c.verb == "status":
 		_, some := c.get("vip")
 		p.status(r, some)
+	case c.verb == "check":
+		p.check(r)
 	case c.dryRun:
 		c.commands(w, r)
 		return
@@ -135,14 +137,43 @@ func (p *page) findings(r *report) {
 		if f.Level == realserver.Error && r.err != nil {
 			continue // it is the error, which stderr has
 		}
-		colour := map[realserver.Level]string{realserver.Error: red, realserver.Warning: yellow}[f.Level]
 		rest := ": " + f.Message
 		if f.Cure != "" {
 			rest += " (cure: " + f.Cure + ")"
 		}
-		p.line(colour, string(f.Level), rest)
+		p.line(levelColours[f.Level], string(f.Level), rest)
 	}
 }
+
+// check tells how many findings there are of each level, of the VIPs, and of each finding.
+func (p *page) check(r *report) {
+	n := map[realserver.Level]int{}
+	for _, f := range r.Findings {
+		n[f.Level]++
+	}
+	word, colour := "good", green
+	switch {
+	case n[realserver.Error] > 0:
+		word, colour = "bad", red
+	case r.code != exitDone:
+		word, colour = "not all could be seen", red
+	case n[realserver.Warning] > 0:
+		colour = yellow
+	}
+	p.line(colour, word, fmt.Sprintf(": %s, %s, %s", count(n[realserver.Error], "error"), count(n[realserver.Warning], "warning"), count(n[realserver.Info], "note")))
+	for _, v := range r.VIPs {
+		p.row("VIP", v.Address, string(v.Mode)+" on "+v.Device, string(v.State), v.asked())
+	}
+	p.tabs.Flush()
+	for _, f := range few(r.Findings) {
+		p.line(levelColours[f.Level], string(f.Level)+" "+f.Code, ": "+f.Message)
+		if f.Cure != "" {
+			p.line("", "  cure", ": "+f.Cure)
+		}
+	}
+}
+
+var levelColours = map[realserver.Level]string{realserver.Error: red, realserver.Warning: yellow}
 
 // few leaves five findings of a kind, and says how many there are. JSON has all.
 func few(finds []realserver.Finding) (out []realserver.Finding) {

@@ -37,6 +37,8 @@ func init() {
 			more: "Makes the VIPs that came from the config file equal to it; others stay,\nand so does one that was asked for by hand too, which is named. VIPs given count only where nothing is managed."},
 		{name: "status", usage: "compare the host with what is managed; changes nothing", vips: true, run: (*call).status,
 			more: "Exit code 0: up. 1: drifted. 3: down. 4: cannot tell."},
+		{name: "check", usage: "say why the VIPs would be served by this host, or would not; changes nothing", vips: true, run: (*call).check,
+			more: "Looks at the whole surroundings too, and gives for each finding the reason and the cure.\nExit code 0: nothing that keeps a VIP from being served, or harms others. 1: something does. 4: none was found, but not all could be seen."},
 		{name: "version", usage: "show version, commit and Go version", run: (*call).version},
 	}
 }
@@ -275,6 +277,27 @@ func (c *call) agent() (*realserver.Agent, func(), error) {
 }
 
 func (c *call) status() (int, error) {
+	return c.tell(c.reportStatus, func(a *realserver.Agent, addrs []netip.Addr) (*realserver.Status, error) { return a.Status(addrs...) })
+}
+
+func (c *call) check() (int, error) {
+	var services []realserver.Service
+	if w, ok := c.get("port"); ok {
+		for _, word := range w.words {
+			s, err := realserver.ParseService(word)
+			if err != nil {
+				return 0, w.misuse("%w", err)
+			}
+			services = append(services, s)
+		}
+	}
+	return c.tell(c.reportCheck, func(a *realserver.Agent, addrs []netip.Addr) (*realserver.Status, error) {
+		return a.Check(services, addrs...)
+	})
+}
+
+// tell is a verb that only looks.
+func (c *call) tell(report func(*realserver.Status, error) *report, look func(*realserver.Agent, []netip.Addr) (*realserver.Status, error)) (int, error) {
 	began := time.Now()
 	addrs, err := c.addresses()
 	if err != nil {
@@ -292,11 +315,11 @@ func (c *call) status() (int, error) {
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
-	s, err := c.look(addrs)
+	s, err := c.look(addrs, look)
 	if named && err == nil && len(addrs) == 0 {
 		s.Findings = append(s.Findings, c.differs(configured, s.VIPs)...)
 	}
-	return c.deliver(c.reportStatus(s, err), began), nil
+	return c.deliver(report(s, err), began), nil
 }
 
 // differs tells of VIPs that a reload of the config would change.
@@ -327,11 +350,11 @@ func (c *call) differs(configured []realserver.VIP, managed []realserver.VIPStat
 		Message: c.configPath() + " is not what is managed: " + brief(strings.Join(differ, ", ")), Cure: "rsagent reload --config " + c.configPath()}}
 }
 
-func (c *call) look(addrs []netip.Addr) (*realserver.Status, error) {
+func (c *call) look(addrs []netip.Addr, look func(*realserver.Agent, []netip.Addr) (*realserver.Status, error)) (*realserver.Status, error) {
 	agent, closer, err := c.agent()
 	if err != nil {
 		return nil, err
 	}
 	defer closer()
-	return agent.Status(addrs...)
+	return look(agent, addrs)
 }

@@ -1,0 +1,275 @@
+package realserver
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+
+	"rsagent/arp/nft"
+	"rsagent/tunnel"
+)
+
+// unseen is the code of what could not be looked at.
+const unseen = "unseen"
+
+// Check is Status, and what surrounds the set: why its VIPs would be served by this host, or would not, and what would come
+// to harm. services are what clients call at the VIPs; none is whatever listens. A VIP given that is neither managed nor
+// on the host is judged as if it were to be started. It changes nothing, and takes about a tenth of a second.
+//
+// An error is what Status could not tell; the result has then what could be told without. Its State is Unknown.
+func (a *Agent) Check(services []Service, given ...netip.Addr) (*Status, error) {
+	s, err := a.Status(given...)
+	if err != nil {
+		host, failed := a.Kernel.look(Also{})
+		if failed != nil {
+			return nil, err
+		}
+		s = &Status{State: Unknown, host: host}
+		managed, _ := a.Managed()
+		for _, v := range managed {
+			if len(given) == 0 || slices.Contains(given, v.Addr) {
+				s.VIPs = append(s.VIPs, VIPState{v, Unknown})
+			}
+		}
+	}
+	c := &checkup{Status: s, host: s.host, services: services, around: &Surroundings{}}
+	for _, v := range s.VIPs {
+		c.set = append(c.set, v.VIP)
+	}
+	c.set = c.set.sorted()
+	if a.Kernel.Around != nil {
+		c.around = a.Kernel.Around(c.host, c.ask())
+	}
+	c.all()
+	sort.SliceStable(s.Findings, func(i, j int) bool { return rank[s.Findings[i].Level] < rank[s.Findings[j].Level] })
+	return s, err
+}
+
+var rank = map[Level]int{Error: 0, Warning: 1, Info: 2}
+
+// Blind says that not all could be seen.
+func (s *Status) Blind() bool {
+	return slices.ContainsFunc(s.Findings, func(f Finding) bool { return f.Code == unseen })
+}
+
+// A checkup is one check: the set, the host, its surroundings, and what was found so far.
+type checkup struct {
+	*Status
+	set      Set
+	host     *Host
+	around   *Surroundings
+	services []Service
+}
+
+// ask is what the surroundings are to be asked.
+func (c *checkup) ask() Around {
+	nics := c.nics()
+	a := Around{NICs: nics}
+	for _, p := range c.probes(nics) {
+		a.Packets = append(a.Packets, p.packet)
+	}
+	return a
+}
+
+// add finds something.
+func (c *checkup) add(level Level, code, subject, cure, format string, args ...any) {
+	c.Findings = append(c.Findings, Finding{Level: level, Code: code, Subject: subject, Message: fmt.Sprintf(format, args...), Cure: cure})
+}
+
+// all has each group look.
+func (c *checkup) all() {
+	for _, u := range c.around.Unseen {
+		c.add(Warning, "unseen", u.What, u.Cure, "%s could not be seen: %s", u.What, u.Why)
+	}
+	c.state()
+	c.guard()
+	c.service()
+	c.firewall()
+	c.tunnels()
+	c.reversePath()
+	c.source()
+	c.segments()
+	c.neighbours()
+	c.persistence()
+}
+
+// state makes findings of what status tells otherwise.
+func (c *checkup) state() {
+	if len(c.VIPs) == 0 {
+		c.add(Info, "nothing-managed", "", "rsagent start --vip VIP", "nothing is managed here: what follows is about a VIP to come")
+	}
+	for _, v := range c.VIPs {
+		if v.State == Down {
+			c.add(Error, "not-bound", v.Addr.String(), "rsagent start "+v.flags(), "VIP %s is not on this host", v.Addr)
+		}
+	}
+	for _, d := range c.Drift {
+		c.add(Error, "drift", d.Item.String(), c.mend(), "%s is %s, should be %s: %s", d.Item, orAbsent(d.From), orAbsent(d.To), d.Why)
+	}
+	for _, g := range c.Guards {
+		if !g.Good && g.Asked && g.Rules == "" && g.Interface != "all" && c.holdsIPv4() {
+			c.add(Error, "answers-arp", g.Interface, c.mend(), "%s answers ARP for the VIPs, or asks as they: %s", g.Interface, g.Why)
+		}
+	}
+}
+
+// mend is the command that brings back what the set asks for.
+func (c *checkup) mend() string {
+	for _, v := range c.set {
+		if v.Origin == 0 {
+			return "rsagent start " + v.flags()
+		}
+	}
+	return "rsagent restart"
+}
+
+// onHost are the VIPs of the set that are bound.
+func (c *checkup) onHost() (out Set) {
+	for i, there := range onHost(c.set, c.host) {
+		if there {
+			out = append(out, c.set[i])
+		}
+	}
+	return out
+}
+
+func (c *checkup) holdsIPv4() bool {
+	return slices.ContainsFunc(c.onHost(), func(v VIP) bool { return v.Addr.Is4() })
+}
+
+// flags are the words by which start would be asked for the VIP, as it is.
+func (v VIP) flags() string {
+	var b strings.Builder
+	say := func(name, value, usual string) {
+		if value != usual {
+			fmt.Fprintf(&b, " --%s %s", name, quote(value))
+		}
+	}
+	b.WriteString("--vip " + v.Addr.String())
+	say("mode", string(v.Mode), string(DR))
+	say("device", v.Device, "")
+	say("tunnel", v.Tunnel, "")
+	say("outer", v.Outer, "")
+	if v.GUEPort != 0 {
+		say("gue-port", fmt.Sprint(v.GUEPort), "")
+	}
+	if v.CSum {
+		b.WriteString(" --csum")
+	}
+	say("scope", v.Scope, "host")
+	say("arp-guard", v.Guard, GuardAll)
+	say("interface", strings.Join(v.Interfaces, ","), "")
+	say("rp-filter", v.RPFilter, "")
+	say("mss", v.MSS, "")
+	say("director", strings.Join(v.Directors, ","), "")
+	if v.AllowDirector {
+		b.WriteString(" --allow-director")
+	}
+	return b.String()
+}
+
+// nics are those by which packets may come: the uplink first, then others that are up and have an address; a few.
+func (c *checkup) nics() (out []NIC) {
+	has := map[string]bool{}
+	for _, a := range c.host.Addrs {
+		has[a.Device] = has[a.Device] || !a.Prefix.Addr().IsLinkLocalUnicast()
+	}
+	if l := c.host.uplink(); l != nil {
+		out = append(out, NIC{l.Name, l.Index})
+	}
+	for _, l := range c.host.Links {
+		if l.Speaks() && l.Up && has[l.Name] && len(out) < 8 && !slices.Contains(out, NIC{l.Name, l.Index}) {
+			out = append(out, NIC{l.Name, l.Index})
+		}
+	}
+	return out
+}
+
+// A probe is a packet that has to come through, and what it is for.
+type probe struct {
+	packet  nft.Packet
+	vip     VIP
+	what    string // in words
+	match   string // in nft's words
+	allow   string // in those of firewall-cmd
+	service Service
+}
+
+// probes are the packets that have to come through: what the director wraps, by the uplink; and what the clients sent, by
+// the uplink or out of the tunnel. Where no service is named it is any, of TCP or of UDP.
+func (c *checkup) probes(nics []NIC) (out []probe) {
+	if len(nics) == 0 {
+		return nil
+	}
+	services, ways := c.services, map[tunnel.In]bool{}
+	if len(services) == 0 {
+		services = []Service{{}, {UDP: true}}
+	}
+	for _, v := range c.set {
+		p := nft.Packet{Family: nft.IP, Dst: v.Addr, Iface: nics[0].Name, Index: nics[0].Index}
+		if v.Addr.Is6() {
+			p.Family = nft.IP6
+		}
+		if v.Mode == TUN {
+			if in := v.way(); !ways[in] {
+				ways[in] = true
+				out = append(out, c.outer(in, v, nics[0]))
+			}
+			l := c.host.link(v.kind().Device)
+			if l == nil {
+				continue
+			}
+			p.Iface, p.Index, p.Unwrapped = l.Name, l.Index, true
+		}
+		for _, s := range services {
+			p.Protocol, p.Port = s.number(), s.Port
+			x := probe{packet: p, vip: v, service: s, what: "what comes for " + v.Addr.String()}
+			x.match = fmt.Sprintf("%s daddr %s", p.Family, v.Addr)
+			if s.Port != 0 {
+				x.what = fmt.Sprintf("%s port %d to %s", strings.ToUpper(s.protocol()), s.Port, v.Addr)
+				x.match = fmt.Sprintf("%s dport %d", s.protocol(), s.Port)
+				x.allow = "--add-port=" + s.String()
+			}
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// way is how the VIP's wrapped packets come.
+func (v VIP) way() tunnel.In {
+	in := v.in()
+	if v.kind().UDP() || len(in) == 1 {
+		return in[len(in)-1]
+	}
+	for _, i := range in { // an ip6tnl takes both versions
+		if inner := map[uint8]int{4: 4, 41: 6}[i.Protocol]; inner == version(v.Addr) {
+			return i
+		}
+	}
+	return in[0]
+}
+
+// outer is a wrapped packet, to this host's own address.
+func (c *checkup) outer(in tunnel.In, v VIP, nic NIC) probe {
+	p := nft.Packet{Family: nft.IP, Protocol: in.Protocol, Port: in.Port, Iface: nic.Name, Index: nic.Index}
+	if in.Outer == 6 {
+		p.Family = nft.IP6
+	}
+	for _, a := range c.host.Addrs {
+		if ip := a.Prefix.Addr(); a.Device == nic.Name && version(ip) == in.Outer && a.Scope == "global" && !c.set.has(ip) {
+			p.Dst = ip
+			break
+		}
+	}
+	x := probe{packet: p, vip: v, what: fmt.Sprintf("protocol %d over IPv%d", in.Protocol, in.Outer),
+		match: fmt.Sprintf("meta nfproto ipv%d meta l4proto %d", in.Outer, in.Protocol), allow: fmt.Sprintf("--add-protocol=%d", in.Protocol)}
+	if in.Port != 0 {
+		x.what = fmt.Sprintf("UDP port %d over IPv%d", in.Port, in.Outer)
+		x.match, x.allow = fmt.Sprintf("meta nfproto ipv%d udp dport %d", in.Outer, in.Port), fmt.Sprintf("--add-port=%d/udp", in.Port)
+	}
+	x.what += ", which the director wraps the VIP's packets in,"
+	return x
+}

@@ -1,0 +1,112 @@
+package realserver
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"rsagent/arp/nft"
+)
+
+// A drop is a rule or policy with what it drops.
+type drop struct {
+	fate     nft.Fate
+	protocol uint8
+	port     uint16
+}
+
+// firewall finds rules and policies that drop what has to come through.
+func (c *checkup) firewall() {
+	nics := c.nics()
+	probes := c.probes(nics)
+	var first []probe
+	count := map[drop]int{}
+	for _, p := range probes {
+		d := drop{c.around.Fates[p.packet], p.packet.Protocol, p.packet.Port}
+		if !d.fate.Dropped || p.any() && (p.service.UDP || !c.shut(p, probes)) {
+			continue
+		}
+		if count[d]++; count[d] == 1 {
+			first = append(first, p)
+		}
+	}
+	for _, p := range first {
+		fate := c.around.Fates[p.packet]
+		level, by := c.everywhere(p, nics)
+		code, why := "firewall", ""
+		if fate.ReversePath {
+			code, why = "firewall-reverse-path", ": it asks for a route back by the tunnel, and there is none"
+		}
+		if n := count[drop{fate, p.packet.Protocol, p.packet.Port}]; n > 1 {
+			why += fmt.Sprintf(" (and for %d more VIPs)", n-1)
+		}
+		c.add(level, code, place(fate), letIn(p, fate), "%s drops %s%s%s", place(fate), p.what, by, why)
+	}
+}
+
+// any says that a probe is about whatever service there is.
+func (p probe) any() bool { return p.packet.Port == 0 && p.allow == "" }
+
+// shut says that neither TCP nor UDP comes through to a VIP, whatever the port.
+func (c *checkup) shut(p probe, probes []probe) bool {
+	return !slices.ContainsFunc(probes, func(o probe) bool {
+		return o.any() && o.vip.Addr == p.vip.Addr && !c.around.Fates[o.packet].Dropped
+	})
+}
+
+// everywhere is how bad it is: a warning where packets by some other NIC come through, as the director may be there.
+func (c *checkup) everywhere(p probe, nics []NIC) (level Level, by string) {
+	if p.packet.Unwrapped {
+		return Error, ", which comes out of " + p.packet.Iface
+	}
+	first := p.packet.Iface
+	for _, nic := range nics {
+		o := p.packet
+		o.Iface, o.Index = nic.Name, nic.Index
+		if !c.around.Fates[o].Dropped {
+			return Warning, ", which comes in by " + first + " (not by " + nic.Name + ")"
+		}
+	}
+	return Error, ""
+}
+
+// place names a rule, or a policy.
+func place(f nft.Fate) string {
+	where := fmt.Sprintf("%s %s %s", f.Family, f.Table, f.Chain)
+	if f.Handle == 0 {
+		return "the policy of chain " + where
+	}
+	return fmt.Sprintf("rule %d of chain %s", f.Handle, where)
+}
+
+// iptables says that iptables wrote the table: nft(8) may add to it, but iptables could not read it any more.
+func iptables(f nft.Fate) bool {
+	return f.Family != nft.Inet && slices.Contains([]string{"filter", "raw", "mangle", "nat", "security"}, f.Table) && strings.ToUpper(f.Chain) == f.Chain
+}
+
+// letIn is the command that has the packets come through, in the words of whoever made the rules.
+func letIn(p probe, f nft.Fate) string {
+	switch {
+	case f.ReversePath && (f.Owned || f.Table == "firewalld"):
+		return "set IPv6_rpfilter=no in /etc/firewalld/firewalld.conf: firewall-cmd --reload"
+	case (f.Owned || f.Table == "firewalld") && p.allow != "":
+		return "firewall-cmd " + p.allow
+	case p.packet.Unwrapped:
+		p.match = "iifname " + quote(p.packet.Iface) + " " + p.match
+	}
+	if !iptables(f) {
+		return fmt.Sprintf("nft insert rule %s %s %s %s accept", f.Family, quote(f.Table), quote(f.Chain), p.match)
+	}
+	command := "iptables"
+	if f.Family == nft.IP6 {
+		command = "ip6tables"
+	}
+	command += fmt.Sprintf(" -t %s -I %s -p %d", f.Table, quote(f.Chain), p.packet.Protocol)
+	if p.packet.Unwrapped {
+		command += " -i " + quote(p.packet.Iface)
+	}
+	if p.packet.Port != 0 {
+		command += fmt.Sprintf(" --dport %d", p.packet.Port)
+	}
+	return command + " -j ACCEPT"
+}

@@ -1,0 +1,155 @@
+package realserver
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rsagent/arp"
+	"rsagent/sysctl"
+	"rsagent/tunnel"
+)
+
+// persistence finds what will undo the set later.
+func (c *checkup) persistence() {
+	bound := c.onHost()
+	if len(bound) == 0 {
+		return
+	}
+	if c.around.Systemd && !c.around.Enabled {
+		c.add(Info, "not-enabled", "rsagent.service", "systemctl enable rsagent", "rsagent.service is not enabled: after a boot nothing is managed")
+	}
+	c.undone()
+	for _, f := range c.around.Files {
+		if f.Kind != networkFile {
+			continue
+		}
+		for _, device := range []string{"lo", "tunl0", "ip6tnl0", "sit0", "gre0", "ip6gre0"} {
+			if slices.ContainsFunc(bound, func(v VIP) bool { return v.On() == device }) && flushes(f.Text, device) {
+				c.add(Warning, "networkd", f.Path, fmt.Sprintf(`printf '[Network]\nKeepConfiguration=static\n' >> %s && networkctl reload`, quote(f.Path)), "systemd-networkd manages %s by %s, and takes addresses off it that it does not know", device, f.Path)
+			}
+		}
+	}
+}
+
+// flushes says that a file of networkd's is about a device, and has it lose addresses of others (systemd.network(5)).
+func flushes(text, device string) bool {
+	about, keeps, section := false, false, ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			section = line
+		}
+		name, value, _ := strings.Cut(line, "=")
+		switch name = strings.TrimSpace(name); {
+		case section == "[Match]" && name == "Name":
+			for _, glob := range strings.Fields(value) {
+				ok, _ := path.Match(glob, device)
+				about = about || ok
+			}
+		case section == "[Network]" && name == "KeepConfiguration":
+			keeps = strings.TrimSpace(value) == "static" || strings.TrimSpace(value) == "yes"
+		case section == "[Link]" && name == "Unmanaged":
+			keeps = keeps || strings.TrimSpace(value) == "yes" || strings.TrimSpace(value) == "true"
+		}
+	}
+	return about && !keeps
+}
+
+// A line is where a file has a setting.
+type line struct {
+	file   string
+	number int
+	value  int
+}
+
+// undone finds files that, when they are applied again (sysctl --system, a package that does so, tuned), set what now
+// silences the host, or opens the tunnel, to what does not.
+func (c *checkup) undone() {
+	set := map[sysctl.Key]line{}
+	for _, f := range c.around.Files {
+		if f.Kind == sysctlFile {
+			read(f, c.host, set)
+		}
+	}
+	then := maps.Clone(c.host.Conf)
+	for k, l := range set {
+		then[k] = l.value
+	}
+	judge := func(iface string, r sysctl.Rule, what string) {
+		if v := then.Effective(iface, r.Knob); r.Good(c.host.Conf.Effective(iface, r.Knob)) && !r.Good(v) {
+			for _, key := range []sysctl.Key{{Iface: iface, Knob: r.Knob}, {Iface: sysctl.All, Knob: r.Knob}} {
+				if l, ok := set[key]; ok && l.value != c.host.Conf[key] {
+					c.once(l, key, fmt.Sprintf("%s would be %d in effect on %s: %s", r.Knob, v, iface, what))
+				}
+			}
+		}
+	}
+	for _, v := range c.onHost() {
+		if v.Addr.Is4() && (v.Guard == GuardAll || v.Guard == GuardInterface) {
+			for _, r := range arp.Rules(v.Scope == "host") {
+				for _, g := range c.Guards {
+					if g.Asked && g.Rules == "" && g.Interface != sysctl.All {
+						judge(g.Interface, r, "the host would not be silent about the VIPs any more")
+					}
+				}
+			}
+		}
+		if v.Addr.Is4() && v.Mode == TUN {
+			judge(v.kind().Device, tunnel.RPFilter(len(c.nicAddrs(v.kind().Device)) > 0), "it would drop what comes out of the tunnel")
+		}
+	}
+}
+
+// once tells of a line of a file, with the first thing that it does.
+func (c *checkup) once(l line, key sysctl.Key, what string) {
+	subject := fmt.Sprintf("%s:%d", l.file, l.number)
+	if !slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Code == "sysctl-file" && f.Subject == subject }) {
+		c.add(Warning, "sysctl-file", subject, fmt.Sprintf("sed -i '%ds/^/#/' %s", l.number, quote(l.file)), "%s sets %s to %d when it is applied again, and %s", subject, key, l.value, what)
+	}
+}
+
+// read takes the settings of IPv4 interfaces out of a file, in the forms that sysctl.d(5) has; a pattern is about the
+// interfaces that are there and no other pattern or name was about.
+func read(f File, h *Host, set map[sysctl.Key]line) {
+	number, named := 0, map[sysctl.Key]bool{}
+	for text := range strings.Lines(f.Text) {
+		number++
+		name, value, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "-"), "=")
+		n, err := strconv.Atoi(strings.TrimSpace(value))
+		iface, knob, ok := confKey(strings.TrimSpace(name))
+		if !found || err != nil || !ok {
+			continue
+		}
+		l := line{f.Path, number, n}
+		if !strings.ContainsAny(iface, "*?[") {
+			key := sysctl.Key{Iface: iface, Knob: knob}
+			set[key], named[key] = l, true
+			continue
+		}
+		for _, i := range append(slices.Clone(h.Links), sysctl.Interface{Name: sysctl.All}, sysctl.Interface{Name: sysctl.Default}) {
+			key := sysctl.Key{Iface: i.Name, Knob: knob}
+			if match, _ := path.Match(iface, i.Name); match && !named[key] {
+				set[key] = l
+			}
+		}
+	}
+}
+
+// confKey takes net.ipv4.conf.IFACE.KNOB apart, or the form with slashes, in which an interface may have dots.
+func confKey(name string) (iface, knob string, ok bool) {
+	dots, slashes := "net.ipv4.conf.", "net/ipv4/conf/"
+	if rest, found := strings.CutPrefix(name, slashes); found {
+		iface, knob, ok = strings.Cut(rest, "/")
+		return iface, knob, ok
+	}
+	rest, found := strings.CutPrefix(name, dots)
+	i := strings.LastIndex(rest, ".")
+	if !found || i < 0 {
+		return "", "", false
+	}
+	return strings.ReplaceAll(rest[:i], "/", "."), rest[i+1:], true // of the dotted form, a slash in a name is a dot
+}
