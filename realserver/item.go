@@ -28,7 +28,7 @@ func (c Change) Command() string {
 	return it.Command(c.To)
 }
 
-const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@%+="
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@%+=,/:"
 
 // quote makes one word of s for a POSIX shell.
 func quote(s string) string {

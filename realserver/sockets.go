@@ -65,7 +65,8 @@ const (
 )
 
 // sockets lists the sockets that listen, and those of UDP without a peer, of the thread's network namespace.
-func sockets() (out []Socket, err error) {
+func sockets() ([]Socket, error) {
+	out := []Socket{}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		for _, udp := range []bool{false, true} {
 			one, err := listening(family, udp)
