@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"rsagent/arp/nft"
+	"rsagent/sysctl"
 	"rsagent/tunnel"
 )
 
@@ -105,13 +106,18 @@ func (c *checkup) state() {
 			c.add(Error, "not-bound", v.Addr.String(), "rsagent start "+v.flags(), "VIP %s is not on this host", v.Addr)
 		}
 	}
-	for _, d := range c.Drift {
-		c.add(Error, "drift", d.Item.String(), c.mend(), "%s is %s, should be %s: %s", d.Item, orAbsent(d.From), orAbsent(d.To), d.Why)
-	}
+	leaks := false
 	for _, g := range c.Guards {
-		if !g.Good && g.Asked && g.Rules == "" && g.Interface != "all" && c.holdsIPv4() {
-			c.add(Error, "answers-arp", g.Interface, c.mend(), "%s answers ARP for the VIPs, or asks as they: %s", g.Interface, g.Why)
+		if !g.Good && g.Asked && g.Rules == "" && g.Interface != sysctl.All && c.holdsIPv4() {
+			leaks = true
+			c.add(Error, "answers-arp", g.Interface, c.mend(), "%s %s", g.Interface, (&policy{set: c.set, host: c.host}).leaking(g.Interface, "the VIPs"))
 		}
+	}
+	for _, d := range c.Drift {
+		if k, ok := d.Item.(sysctl.Key); ok && leaks && (k.Knob == sysctl.ARPIgnore || k.Knob == sysctl.ARPAnnounce) {
+			continue // that is how
+		}
+		c.add(Error, "drift", d.Item.String(), c.mend(), "%s is %s, should be %s: %s", d.Item, orAbsent(d.From), orAbsent(d.To), d.Why)
 	}
 }
 
@@ -119,6 +125,7 @@ func (c *checkup) state() {
 func (c *checkup) mend() string {
 	for _, v := range c.set {
 		if v.Origin == 0 {
+			v.AllowDirector = false // it is asked for again
 			return "rsagent start " + v.flags()
 		}
 	}

@@ -196,18 +196,26 @@ func (p *policy) uncovered(names []string) {
 		what = fmt.Sprintf("%s and %d more", what, len(vips)-1)
 	}
 	for _, name := range p.host.speakers() {
-		var does, values []string
-		for i, r := range arp.Rules(p.scopeHost()) {
-			if v := p.host.Conf.Effective(name, r.Knob); !r.Good(v) {
-				does = append(does, [...]string{"answers ARP for " + what, "may ask by ARP as " + what}[i])
-				values = append(values, fmt.Sprintf("%s %d", r.Knob, v))
-			}
-		}
-		if len(does) > 0 && !slices.Contains(names, name) {
-			p.find(Warning, "uncovered", name, fmt.Sprintf("%s is not guarded: it %s (%s)", name, strings.Join(does, ", and "), strings.Join(values, ", ")),
+		if does := p.leaking(name, what); does != "" && !slices.Contains(names, name) {
+			p.find(Warning, "uncovered", name, name+" is not guarded: it "+does,
 				"add --interface "+quote(name)+", or take --arp-guard all")
 		}
 	}
+}
+
+// leaking says what an interface does about a VIP, and by which values; "" is nothing.
+func (p *policy) leaking(name, vip string) string {
+	var does, values []string
+	for i, r := range arp.Rules(p.scopeHost()) {
+		if v := p.host.Conf.Effective(name, r.Knob); !r.Good(v) {
+			does = append(does, [...]string{"answers ARP for " + vip, "may ask by ARP as " + vip}[i])
+			values = append(values, fmt.Sprintf("%s %d", r.Knob, v))
+		}
+	}
+	if len(does) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s)", strings.Join(does, ", and "), strings.Join(values, ", "))
 }
 
 // devices brings what the VIPs sit on and, in TUN mode, arrive by.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"rsagent/realserver"
 	"rsagent/scripts/testnet"
 )
 
@@ -20,7 +21,7 @@ var update = goflag.Bool("update", false, "write anew what man page and completi
 func TestDocs(t *testing.T) {
 	d := docs{t, valuesOf(t)}
 	for path, parts := range map[string]map[string]string{
-		"../../scripts/man/rsagent.8":    {"synopsis": d.manSynopsis(), "verbs": d.manVerbs(), "options": d.manOptions()},
+		"../../scripts/man/rsagent.8":    {"synopsis": d.manSynopsis(), "verbs": d.manVerbs(), "options": d.manOptions(), "findings": d.manFindings()},
 		"../../scripts/completions/bash": {"tables": d.bash()},
 		"../../scripts/completions/zsh":  {"tables": d.zsh()},
 		"../../scripts/completions/fish": {"tables": d.fish()},
@@ -276,6 +277,14 @@ func (d docs) manOptions() string {
 		}
 		fmt.Fprintf(&b, ".TP\n%s\n%s.\nVerbs: %s.\nVariable: \\fB%s\\fR.\n", head,
 			roff(strings.ToUpper(usage[:1])+usage[1:]), strings.Join(f.verbs, ", "), f.variable())
+	}
+	return b.String()
+}
+
+func (d docs) manFindings() string {
+	var b strings.Builder
+	for _, c := range realserver.Codes {
+		fmt.Fprintf(&b, ".TP\n.B %s\n%s.\n", roff(c.Code), roff(strings.ToUpper(c.Meaning[:1])+c.Meaning[1:]))
 	}
 	return b.String()
 }

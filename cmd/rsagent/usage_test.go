@@ -7,7 +7,7 @@ import (
 
 // What cannot be understood ends with 2 and one line on stderr, before anything is touched.
 func TestMisuse(t *testing.T) {
-	verbs := "start, stop, restart, reload, status, version"
+	verbs := "start, stop, restart, reload, status, check, version"
 	for _, test := range []struct{ args, vars, want string }{
 		{"", "", "no verb given; it is one of " + verbs},
 		{"nope", "", `unknown verb "nope"; it is one of ` + verbs},
@@ -37,6 +37,14 @@ func TestMisuse(t *testing.T) {
 		{"version --vip 10.0.0.1", "", "unknown flag --vip"},
 		{"stop --mode tun", "", "unknown flag --mode"},
 		{"status --dry-run", "", "unknown flag --dry-run"},
+		{"check --dry-run", "", "unknown flag --dry-run"},
+		{"check --mode tun", "", "unknown flag --mode"},
+		{"status --port 80", "", "unknown flag --port"},
+		{"check --port 0", "", `--port: "0" is no port from 1 to 65535, with /tcp or /udp behind it or nothing`},
+		{"check --port 80,http", "", `--port: "http" is no port from 1 to 65535, with /tcp or /udp behind it or nothing`},
+		{"check", "RSAGENT_PORT=80/sctp", `RSAGENT_PORT: "80/sctp" is no port from 1 to 65535, with /tcp or /udp behind it or nothing`},
+		{"check --port=", "", "--port: is empty"},
+		{"check 80", "", `check takes no arguments, and "80" is one (flags begin with --)`},
 
 		{"start --vip=", "", "--vip: is empty"},
 		{"stop --vip=", "", "--vip: is empty"},

@@ -144,10 +144,12 @@ func TestCheckDrift(t *testing.T) {
 		t.Fatal("it is silent: nothing to be found")
 	}
 	f := s.finds(t, "answers-arp", "error", []string{"eth0", "arp_ignore"})
-	s.finds(t, "drift", "error", []string{"net.ipv4.conf.all.arp_ignore is 0, should be 1"})
 	s.cured(t, f)
 	s.silent(t, vip)
-	s.lacks(t, "drift")
+	s.rs.Run(t, "ip", "addr", "del", vip+"/32", "dev", "lo")
+	f = s.finds(t, "drift", "error", []string{vip + "/32 dev lo", "the VIP"})
+	s.cured(t, f)
+	s.bound(t, vip, "lo")
 }
 
 // The old recipe with lo's settings only, and the VIP put there by hand. Seen at: dpvs issue 312.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"rsagent/scripts/docs"
 	"rsagent/scripts/testnet"
 )
 
@@ -86,6 +87,9 @@ func parse(t *testing.T, code int, verb string, command []string, got testnet.Re
 	var r report
 	if err := json.Unmarshal([]byte(got.Stdout), &r); err != nil {
 		t.Fatalf("%s: %v in\n%s", said, err, got.Stdout)
+	}
+	if err := docs.Conforms([]byte(got.Stdout)); err != nil {
+		t.Errorf("%s: %v, by the schema, in\n%s", said, err, got.Stdout)
 	}
 	if r.Version != 1 || r.Verb != verb {
 		t.Errorf("%s: answers as version %d of %s", said, r.Version, r.Verb)

@@ -83,13 +83,13 @@ func TestConfigExample(t *testing.T) {
 // TestTables: each verb, flag and row of policy stands in the README, in its own words.
 func TestTables(t *testing.T) {
 	text := readme(t)
-	for _, verb := range []string{"start", "stop", "restart", "reload", "status", "version"} {
+	for _, verb := range []string{"start", "stop", "restart", "reload", "status", "check", "version"} {
 		if !strings.Contains(text, "| `"+verb+"` |") {
 			t.Errorf("no verb %s", verb)
 		}
 	}
 	flags := map[string]bool{}
-	for _, verb := range []string{"start", "stop", "status"} {
+	for _, verb := range []string{"start", "stop", "status", "check"} {
 		help, err := exec.Command(testnet.Rsagent(t), verb, "--help").Output()
 		if err != nil {
 			t.Fatal(err)

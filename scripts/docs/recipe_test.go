@@ -41,6 +41,7 @@ var runs = map[string][2]string{
 	"ansible-playbook -i HOSTS --become scripts/ansible/playbook.yml": {"scripts/lab/callers", "TestRole"},
 	"seed.sh DISK": {"scripts/lab/callers", "TestFirstBoot"},
 
+	"rsagent check":        {"scripts/cases", "TestCheckHealthy"},
 	"rsagent VERB [flags]": {"scripts/docs", "TestTables"},
 	"stop --config":        {"scripts/cases", "TestDropInStopsAll"},
 	"stop --blackhole":     {"scripts/cases", "TestCase58_ForwardingHost"},

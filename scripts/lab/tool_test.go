@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rsagent/scripts/docs"
 	"rsagent/scripts/testnet"
 )
 
@@ -84,6 +85,9 @@ func (a agent) do(t *testing.T, code int, verb string, flags ...string) report {
 	out := report{text: r.Stdout}
 	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
 		t.Fatalf("%s: %v in %q", verb, err, r.Stdout)
+	}
+	if err := docs.Conforms([]byte(r.Stdout)); err != nil {
+		t.Errorf("%s: %v, by the schema, in %s", verb, err, r.Stdout)
 	}
 	return out
 }
