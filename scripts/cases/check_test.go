@@ -172,6 +172,7 @@ func TestCheckGuardOnPort(t *testing.T) {
 	s := newSite(t)
 	s.rs.Run(t, "ip", "addr", "add", vip+"/32", "dev", "lo")
 	s.rs.Run(t, "ip", "link", "add", "br0", "type", "bridge")
+	s.rs.SetSysctl(t, "ipv6", "conf", "br0", "accept_dad", "0")
 	s.rs.Run(t, "ip", "link", "set", "br0", "up")
 	s.rs.Run(t, "ip", "addr", "del", rip+"/24", "dev", "eth0")
 	s.rs.Run(t, "ip", "link", "set", "eth0", "master", "br0")
