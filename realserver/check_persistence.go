@@ -69,12 +69,7 @@ type line struct {
 // undone finds files that, when they are applied again (sysctl --system, a package that does so, tuned), set what now
 // silences the host, or opens the tunnel, to what does not.
 func (c *checkup) undone() {
-	set := map[sysctl.Key]line{}
-	for _, f := range c.around.Files {
-		if f.Kind == sysctlFile {
-			read(f, c.host, set)
-		}
-	}
+	set := settings(c.around.Files, c.host)
 	then := maps.Clone(c.host.Conf)
 	for k, l := range set {
 		then[k] = l.value
@@ -112,31 +107,44 @@ func (c *checkup) once(l line, key sysctl.Key, what string) {
 	}
 }
 
-// read takes the settings of IPv4 interfaces out of a file, in the forms that sysctl.d(5) has; a pattern is about the
-// interfaces that are there and no other pattern or name was about.
-func read(f File, h *Host, set map[sysctl.Key]line) {
-	number, named := 0, map[sysctl.Key]bool{}
-	for text := range strings.Lines(f.Text) {
-		number++
-		name, value, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "-"), "=")
-		n, err := strconv.Atoi(strings.TrimSpace(value))
-		iface, knob, ok := confKey(strings.TrimSpace(name))
-		if !found || err != nil || !ok {
-			continue
-		}
-		l := line{f.Path, number, n}
-		if !strings.ContainsAny(iface, "*?[") {
-			key := sysctl.Key{Iface: iface, Knob: knob}
-			set[key], named[key] = l, true
-			continue
-		}
-		for _, i := range append(slices.Clone(h.Links), sysctl.Interface{Name: sysctl.All}, sysctl.Interface{Name: sysctl.Default}) {
-			key := sysctl.Key{Iface: i.Name, Knob: knob}
-			if match, _ := path.Match(iface, i.Name); match && !named[key] {
-				set[key] = l
+// settings takes the settings of IPv4 interfaces out of files, in the forms that sysctl.d(5) has: the last line about a name
+// counts, and a pattern is about the interfaces that are there and that no line names.
+func settings(files []File, h *Host) map[sysctl.Key]line {
+	set, named := map[sysctl.Key]line{}, map[sysctl.Key]bool{}
+	type pattern struct {
+		iface, knob string
+		line
+	}
+	var patterns []pattern
+	for _, f := range files {
+		number := 0
+		for text := range strings.Lines(f.Text) {
+			number++
+			name, value, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "-"), "=")
+			iface, knob, ok := confKey(strings.TrimSpace(name))
+			n, err := strconv.Atoi(strings.TrimSpace(value))
+			key, l := sysctl.Key{Iface: iface, Knob: knob}, line{f.Path, number, n}
+			switch {
+			case f.Kind != sysctlFile || !ok:
+			case !found: // a name alone is taken out of patterns
+				named[key] = true
+			case err != nil:
+			case strings.ContainsAny(iface, "*?["):
+				patterns = append(patterns, pattern{iface, knob, l})
+			default:
+				set[key], named[key] = l, true
 			}
 		}
 	}
+	for _, p := range patterns {
+		for _, i := range append(slices.Clone(h.Links), sysctl.Interface{Name: sysctl.All}, sysctl.Interface{Name: sysctl.Default}) {
+			key := sysctl.Key{Iface: i.Name, Knob: p.knob}
+			if match, _ := path.Match(p.iface, i.Name); match && !named[key] {
+				set[key] = p.line
+			}
+		}
+	}
+	return set
 }
 
 // confKey takes net.ipv4.conf.IFACE.KNOB apart, or the form with slashes, in which an interface may have dots.

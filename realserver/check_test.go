@@ -207,6 +207,10 @@ func TestCheckup(t *testing.T) {
 			s.set("tunl0", "rp_filter", 2)
 			s.file("net.ipv4.conf.tunl0.rp_filter = 2\nnet.ipv4.conf.*.rp_filter = 1")
 		}, nil},
+		{"a name is taken out of a pattern", Set{guarded}, nil, func(s *sick) {
+			s.set("tunl0", "rp_filter", 2)
+			s.file("net.ipv4.conf.*.rp_filter = 1\n-net.ipv4.conf.tunl0.rp_filter\n")
+		}, nil},
 		{"networkd has lo", Set{vipA}, nil, func(s *sick) { s.network("[Match]\nName=l* eth0\n[Network]\nDHCP=no\n") }, []string{"warning networkd /etc/systemd/network/x.network"}},
 		{"networkd has lo, and keeps", Set{vipA}, nil, func(s *sick) { s.network("[Match]\nName=lo\n[Network]\nKeepConfiguration=static\n") }, nil},
 		{"networkd has the NIC", Set{vipA}, nil, func(s *sick) { s.network("[Match]\nName=eth0\n[Network]\nDHCP=no\n") }, nil},
