@@ -40,8 +40,8 @@ func (a *Agent) Check(services []Service, given ...netip.Addr) (*Status, error) 
 		c.set = append(c.set, v.VIP)
 	}
 	c.set = c.set.sorted()
-	if a.Kernel.Around != nil {
-		c.around = a.Kernel.Around(c.host, c.ask())
+	if ask := c.ask(); a.Kernel.Around != nil {
+		c.around = a.Kernel.Around(c.host, ask)
 	}
 	c.all()
 	sort.SliceStable(s.Findings, func(i, j int) bool { return rank[s.Findings[i].Level] < rank[s.Findings[j].Level] })
@@ -62,13 +62,16 @@ type checkup struct {
 	host     *Host
 	around   *Surroundings
 	services []Service
+	probes   []probe
+	nics     []NIC
 }
 
 // ask is what the surroundings are to be asked.
 func (c *checkup) ask() Around {
-	nics := c.nics()
-	a := Around{NICs: nics}
-	for _, p := range c.probes(nics) {
+	c.nics = c.ways()
+	c.probes = c.needed()
+	a := Around{NICs: c.nics}
+	for _, p := range c.probes {
 		a.Packets = append(a.Packets, p.packet)
 	}
 	return a
@@ -177,8 +180,8 @@ func (v VIP) flags() string {
 	return b.String()
 }
 
-// nics are those by which packets may come: the uplink first, then others that are up and have an address; a few.
-func (c *checkup) nics() (out []NIC) {
+// ways are the NICs by which packets may come: the uplink first, then others that are up and have an address; a few.
+func (c *checkup) ways() (out []NIC) {
 	has := map[string]bool{}
 	for _, a := range c.host.Addrs {
 		has[a.Device] = has[a.Device] || !a.Prefix.Addr().IsLinkLocalUnicast()
@@ -204,9 +207,10 @@ type probe struct {
 	service Service
 }
 
-// probes are the packets that have to come through: what the director wraps, by the uplink; and what the clients sent, by
+// needed are the packets that have to come through: what the director wraps, by the uplink; and what the clients sent, by
 // the uplink or out of the tunnel. Where no service is named it is any, of TCP or of UDP.
-func (c *checkup) probes(nics []NIC) (out []probe) {
+func (c *checkup) needed() (out []probe) {
+	nics := c.nics
 	if len(nics) == 0 {
 		return nil
 	}

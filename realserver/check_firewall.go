@@ -2,6 +2,7 @@ package realserver
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,13 +18,14 @@ type drop struct {
 
 // firewall finds rules and policies that drop what has to come through.
 func (c *checkup) firewall() {
-	nics := c.nics()
-	probes := c.probes(nics)
 	var first []probe
-	count := map[drop]int{}
-	for _, p := range probes {
+	count, open := map[drop]int{}, map[netip.Addr]bool{} // open: TCP or UDP comes through to it, whatever the port
+	for _, p := range c.probes {
+		open[p.vip.Addr] = open[p.vip.Addr] || p.any() && !c.around.Fates[p.packet].Dropped
+	}
+	for _, p := range c.probes {
 		d := drop{c.around.Fates[p.packet], p.packet.Protocol, p.packet.Port}
-		if !d.fate.Dropped || p.any() && (p.service.UDP || !c.shut(p, probes)) {
+		if !d.fate.Dropped || p.any() && (p.service.UDP || open[p.vip.Addr]) {
 			continue
 		}
 		if count[d]++; count[d] == 1 {
@@ -32,7 +34,7 @@ func (c *checkup) firewall() {
 	}
 	for _, p := range first {
 		fate := c.around.Fates[p.packet]
-		level, by := c.everywhere(p, nics)
+		level, by := c.everywhere(p)
 		code, why := "firewall", ""
 		if fate.ReversePath {
 			code, why = "firewall-reverse-path", ": it asks for a route back by the tunnel, and there is none"
@@ -47,20 +49,13 @@ func (c *checkup) firewall() {
 // any says that a probe is about whatever service there is.
 func (p probe) any() bool { return p.packet.Port == 0 && p.allow == "" }
 
-// shut says that neither TCP nor UDP comes through to a VIP, whatever the port.
-func (c *checkup) shut(p probe, probes []probe) bool {
-	return !slices.ContainsFunc(probes, func(o probe) bool {
-		return o.any() && o.vip.Addr == p.vip.Addr && !c.around.Fates[o.packet].Dropped
-	})
-}
-
 // everywhere is how bad it is: a warning where packets by some other NIC come through, as the director may be there.
-func (c *checkup) everywhere(p probe, nics []NIC) (level Level, by string) {
+func (c *checkup) everywhere(p probe) (level Level, by string) {
 	if p.packet.Unwrapped {
 		return Error, ", which comes out of " + p.packet.Iface
 	}
 	first := p.packet.Iface
-	for _, nic := range nics {
+	for _, nic := range c.nics {
 		o := p.packet
 		o.Iface, o.Index = nic.Name, nic.Index
 		if !c.around.Fates[o].Dropped {

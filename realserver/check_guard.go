@@ -60,7 +60,7 @@ func (c *checkup) borrowing() {
 	}
 	var numbered []string
 	for _, l := range c.host.Links {
-		if l.Speaks() && !c.around.Borrowers[l.Name] && slices.ContainsFunc(c.nics(), func(n NIC) bool { return n.Name == l.Name }) {
+		if l.Speaks() && !c.around.Borrowers[l.Name] && slices.ContainsFunc(c.nics, func(n NIC) bool { return n.Name == l.Name }) {
 			numbered = append(numbered, l.Name)
 		}
 	}

@@ -52,8 +52,8 @@ func (c *checkup) neighbours() {
 		level, whose = Info, "the receiver's own addresses, on this machine, which counts for all its network namespaces together"
 	}
 	cure := "have the director speak from an address of its own"
-	if nics := c.nics(); bound[0].Mode == TUN && len(nics) > 0 {
-		cure += ", or: sysctl -w net.ipv4.conf." + nics[0].Name + ".accept_local=1"
+	if bound[0].Mode == TUN && len(c.nics) > 0 {
+		cure += ", or: sysctl -w net.ipv4.conf." + c.nics[0].Name + ".accept_local=1"
 	}
 	c.add(level, "own-source", "", cure, "%d packets were dropped while this was looked at because they came from %s: a director that speaks from the VIP does that", c.around.Martians, whose)
 }

@@ -83,8 +83,10 @@ func (c *checkup) undone() {
 			}
 		}
 	}
+	done := map[string]bool{} // of ten thousand VIPs most ask for the same
 	for _, v := range c.onHost() {
-		if v.Addr.Is4() && (v.Guard == GuardAll || v.Guard == GuardInterface) {
+		if guard := v.Guard + " " + v.Scope; v.Addr.Is4() && (v.Guard == GuardAll || v.Guard == GuardInterface) && !done[guard] {
+			done[guard] = true
 			for _, r := range arp.Rules(v.Scope == "host") {
 				for _, g := range c.Guards {
 					if g.Asked && g.Rules == "" && g.Interface != sysctl.All {
@@ -93,7 +95,8 @@ func (c *checkup) undone() {
 				}
 			}
 		}
-		if v.Addr.Is4() && v.Mode == TUN {
+		if v.Addr.Is4() && v.Mode == TUN && !done[v.kind().Device] {
+			done[v.kind().Device] = true
 			judge(v.kind().Device, tunnel.RPFilter(len(c.nicAddrs(v.kind().Device)) > 0), "it would drop what comes out of the tunnel")
 		}
 	}

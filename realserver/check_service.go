@@ -2,6 +2,7 @@ package realserver
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"sort"
 	"strings"
@@ -12,9 +13,17 @@ func (c *checkup) service() {
 	if slices.ContainsFunc(c.around.Unseen, func(u Unseen) bool { return u.What == "sockets" }) {
 		return
 	}
+	type call struct {
+		vip netip.Addr
+		Service
+	}
+	handed := map[call]bool{}
+	for _, p := range c.probes {
+		handed[call{p.vip.Addr, p.service}] = c.around.Fates[p.packet].Redirected
+	}
 	for _, v := range c.set {
 		for _, s := range c.services {
-			c.served(v, s)
+			c.served(v, s, handed[call{v.Addr, s}])
 		}
 	}
 	if len(c.services) == 0 && len(c.set) > 0 && c.around.Sockets != nil {
@@ -22,8 +31,8 @@ func (c *checkup) service() {
 	}
 }
 
-// served judges one service of a VIP.
-func (c *checkup) served(v VIP, s Service) {
+// served judges one service of a VIP. handed is that rules hand it on.
+func (c *checkup) served(v VIP, s Service, handed bool) {
 	var others []string
 	for _, x := range c.around.Sockets {
 		if x.Service != s {
@@ -34,11 +43,9 @@ func (c *checkup) served(v VIP, s Service) {
 		}
 		others = append(others, x.at(c.host))
 	}
-	for _, p := range c.probes(c.nics()) {
-		if p.service == s && p.vip.Addr == v.Addr && c.around.Fates[p.packet].Redirected {
-			c.add(Info, "redirected", v.Addr.String(), "", "%s of VIP %s is handed on by rules of nftables", s, v.Addr)
-			return
-		}
+	if handed {
+		c.add(Info, "redirected", v.Addr.String(), "", "%s of VIP %s is handed on by rules of nftables", s, v.Addr)
+		return
 	}
 	anywhere := "0.0.0.0"
 	if v.Addr.Is6() {

@@ -44,6 +44,7 @@ func checkOn(set Set, services []Service, change func(*sick)) (out []string, fin
 		st.VIPs = append(st.VIPs, VIPState{v, Up})
 	}
 	c := &checkup{Status: st, set: set, host: &s.host, around: &s.around, services: services}
+	c.ask()
 	c.all()
 	for _, f := range c.Findings {
 		out = append(out, strings.TrimSpace(string(f.Level)+" "+f.Code+" "+f.Subject))
@@ -60,9 +61,10 @@ var (
 // fate is what the rules make of each packet that the set needs, if is tells that they do.
 func (s *sick) fates(set Set, services []Service, fate nft.Fate, is func(nft.Packet) bool) {
 	c := &checkup{Status: &Status{}, set: set, host: &s.host, services: services}
+	ask := c.ask()
 	s.around.Fates = map[nft.Packet]nft.Fate{}
-	for _, p := range c.ask().Packets {
-		for _, nic := range append([]NIC{{p.Iface, p.Index}}, c.nics()...) {
+	for _, p := range ask.Packets {
+		for _, nic := range append([]NIC{{p.Iface, p.Index}}, c.nics...) {
 			q := p
 			if !p.Unwrapped {
 				q.Iface, q.Index = nic.Name, nic.Index

@@ -29,8 +29,8 @@ var ErrMayNotLoad = tunnel.ErrMayNotLoad
 // ErrInterrupted says that a verb was told to end before it was done. Additions were taken back.
 var ErrInterrupted = errors.New("interrupted")
 
-// A Kernel is all that is asked of the kernel, and of the host around it. It is a struct of functions and no interface: were a
-// *netlink.Handle to reach an interface, the linker would keep each of its methods (1 MB).
+// A Kernel is all that is asked of the kernel, and of the host around it. It is a struct of functions, so
+// that a fake one is a value.
 type Kernel struct {
 	// Look observes the host. What it returns is complete, or it is an error.
 	Look func(Also) (*Host, error)
