@@ -110,7 +110,8 @@ func parseRoute(m []byte) (r route) {
 		case unix.RTA_MULTIPATH:
 			for len(v) >= unix.SizeofRtNexthop { // length, flags, hops, ifindex, and attributes behind
 				r.hops = append(r.hops, number(v[4:]))
-				v = v[min(max(int(binary.NativeEndian.Uint16(v)), unix.SizeofRtNexthop)+3&^3, len(v)):]
+				n := max(int(binary.NativeEndian.Uint16(v)), unix.SizeofRtNexthop)
+				v = v[min((n+3)&^3, len(v)):]
 			}
 		}
 	})
