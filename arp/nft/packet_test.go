@@ -63,6 +63,7 @@ func TestJudge(t *testing.T) {
 		{"a jump for some", "table inet f { chain web { tcp dport 80 drop; }; chain in { type filter hook input priority 0; ip saddr 10.9.0.1 jump web; }; }", tcp, ""},
 		{"a jump for some, that accepts", "table inet f { chain web { accept; }; chain in { type filter hook input priority 0; policy drop; ip saddr 10.9.0.1 jump web; }; }", tcp, ""},
 		{"goto", "table inet f { chain web { tcp dport 81 drop; }; chain in { type filter hook input priority 0; ip protocol tcp goto web; drop; }; }", tcp, ""},
+		{"goto, and the policy", "table inet f { chain web { tcp dport 81 accept; }; chain in { type filter hook input priority 0; policy drop; ip protocol tcp goto web; accept; }; }", tcp, "inet f in 0"},
 		{"before", "table ip raw { chain pre { type filter hook prerouting priority -300; ip protocol 4 drop; }; }", ipip, "ip raw pre 2"},
 		{"a chain after one that accepts", input + "accept; }; }; table ip z { chain late { type filter hook input priority 10; tcp dport 80 drop; }; }", tcp, "ip z late"},
 		{"another version", "table ip6 f { chain in { type filter hook input priority 0; policy drop; }; }", tcp, ""},
