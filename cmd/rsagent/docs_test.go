@@ -138,8 +138,11 @@ func TestCompletions(t *testing.T) {
 				}
 				same(t, v.name, ask("rsagent", v.name, "--"), want)
 			}
-			for flag, values := range valuesOf(t) {
-				same(t, flag, ask("rsagent", "start", "--"+flag, ""), values)
+			values := valuesOf(t)
+			for _, f := range allFlags() {
+				if want := values[f.usage]; want != nil {
+					same(t, f.verbs[0]+" --"+f.name, ask("rsagent", f.verbs[0], "--"+f.name, ""), want)
+				}
 			}
 			if got := ask("rsagent", "start", "--interface", "l"); !slices.Contains(got, "lo") {
 				t.Errorf("--interface: %q, want lo among them", got)
@@ -177,7 +180,7 @@ func names() (out []string) {
 func allFlags() (out []*flagRow) {
 	for _, v := range verbs {
 		for _, f := range flagsOf(v) {
-			i := slices.IndexFunc(out, func(r *flagRow) bool { return r.name == f.name })
+			i := slices.IndexFunc(out, func(r *flagRow) bool { return r.name == f.name && r.usage == f.usage })
 			if i < 0 {
 				out, i = append(out, &flagRow{flag: f}), len(out)
 			}
@@ -193,7 +196,8 @@ type flagRow struct {
 	verbs []string
 }
 
-// valuesOf asks the program itself which values a flag takes, by one that none does.
+// valuesOf asks the program itself which values a flag takes, by one that none does; by what its usage says, as a verb may
+// have another flag of that name.
 func valuesOf(t *testing.T) map[string][]string {
 	values := map[string][]string{}
 	for _, f := range allFlags() {
@@ -201,8 +205,11 @@ func valuesOf(t *testing.T) map[string][]string {
 			continue
 		}
 		w := newWorld(t)
-		args := []string{"start", "--dry-run", "--vip", "10.0.0.1", "--" + f.name, "-"}
-		if f.name != "mode" {
+		args := []string{f.verbs[0], "--vip", "10.0.0.1", "--" + f.name, "-"}
+		if f.verbs[0] == "start" {
+			args = append(args, "--dry-run")
+		}
+		if f.verbs[0] == "start" && f.name != "mode" {
 			args = append(args, "--mode", "tun")
 		}
 		w.run(args...)
@@ -212,11 +219,21 @@ func valuesOf(t *testing.T) map[string][]string {
 		}
 		for word := range strings.SplitSeq(list, ", ") {
 			if word != "" {
-				values[f.name] = append(values[f.name], word)
+				values[f.usage] = append(values[f.usage], word)
 			}
 		}
 	}
 	return values
+}
+
+// ofVerbs are patterns for the verbs that take the flag, where a flag of another has its name.
+func (f *flagRow) ofVerbs() []string {
+	for _, o := range allFlags() {
+		if o.name == f.name && o.usage != f.usage {
+			return f.verbs
+		}
+	}
+	return []string{"*"}
 }
 
 // docs makes the parts.
@@ -299,14 +316,17 @@ func (d docs) bash() string {
 		}
 		b.WriteString("--help' ;;\n")
 	}
-	b.WriteString("\tesac\n}\n_rsagent_values() {\n\tcase $1 in\n")
+	b.WriteString("\tesac\n}\n_rsagent_values() {\n\tcase $1:$2 in\n")
 	for _, f := range allFlags() {
-		if values := d.values[f.name]; values != nil {
-			head := "--" + f.name
+		values, heads := d.values[f.usage], []string{}
+		for _, verb := range f.ofVerbs() {
+			heads = append(heads, verb+":--"+f.name)
 			if f.alias != "" {
-				head += " | -" + f.alias
+				heads = append(heads, verb+":-"+f.alias)
 			}
-			fmt.Fprintf(&b, "\t%s) echo '%s' ;;\n", head, strings.Join(values, " "))
+		}
+		if values != nil {
+			fmt.Fprintf(&b, "\t%s) echo '%s' ;;\n", strings.Join(heads, " | "), strings.Join(values, " "))
 		}
 	}
 	b.WriteString("\tesac\n}\n")
@@ -337,8 +357,8 @@ func (d docs) zsh() string {
 
 func (d docs) zshAction(f *flagRow) string {
 	switch {
-	case d.values[f.name] != nil:
-		return "(" + strings.Join(d.values[f.name], " ") + ")"
+	case d.values[f.usage] != nil:
+		return "(" + strings.Join(d.values[f.usage], " ") + ")"
 	case f.name == "interface" || f.name == "device":
 		return "_net_interfaces"
 	case f.name == "config":
@@ -363,8 +383,8 @@ func (d docs) fish() string {
 		}
 		switch {
 		case arg == "":
-		case d.values[f.name] != nil:
-			fmt.Fprintf(&b, " -x -a '%s'", strings.Join(d.values[f.name], " "))
+		case d.values[f.usage] != nil:
+			fmt.Fprintf(&b, " -x -a '%s'", strings.Join(d.values[f.usage], " "))
 		case f.name == "interface" || f.name == "device":
 			b.WriteString(" -x -a '(command ls /sys/class/net)'")
 		case f.name == "config":

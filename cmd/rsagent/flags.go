@@ -122,17 +122,18 @@ type call struct {
 	verb        string
 	flags, vars options
 	stateDir    string
-	json        bool
+	output      string // one of the verb's forms
 	dryRun      bool
 	verbose     bool
 	blackhole   bool
 	timeout     time.Duration
+	http        request // of --output http
 }
 
 // newCall reads flags and variables. A variable that is set but empty is unset.
 func newCall(ctx context.Context, e env, v verb, flags []*flag) (*call, error) {
 	c := &call{ctx: ctx, env: e, verb: v.name, flags: options{}, vars: options{},
-		stateDir: "/run/rsagent", timeout: 30 * time.Second}
+		stateDir: "/run/rsagent", output: "text", timeout: 30 * time.Second}
 	for _, f := range flags {
 		if len(f.words) > 0 {
 			w, err := f.read(f.words, "--"+f.name)
@@ -238,10 +239,9 @@ func (c *call) truth(name string) bool {
 func (c *call) common() error {
 	c.dryRun, c.verbose, c.blackhole = c.truth("dry-run"), c.truth("verbose"), c.truth("blackhole")
 	if w, ok := c.get("output"); ok {
-		if w.last() != "text" && w.last() != "json" {
-			return w.misuse("%q is none of text, json", w.last())
+		if c.output = w.last(); !slices.Contains(forms(c.verb), c.output) {
+			return w.misuse("%q is none of %s", c.output, strings.Join(forms(c.verb), ", "))
 		}
-		c.json = w.last() == "json"
 	}
 	if w, ok := c.get("timeout"); ok {
 		d, err := time.ParseDuration(w.last())
@@ -254,6 +254,14 @@ func (c *call) common() error {
 		c.stateDir = w.last()
 	}
 	return nil
+}
+
+// forms are what --output of a verb may be.
+func forms(verb string) []string {
+	if verb == "status" {
+		return []string{"text", "json", "prometheus", "http"}
+	}
+	return []string{"text", "json"}
 }
 
 // flagsOf makes the flags of a verb, anew for each run.
@@ -279,7 +287,11 @@ func flagsOf(v verb) (out []*flag) {
 	if v.changes {
 		out = append(out, &flag{name: "dry-run", truth: true, usage: "change nothing; print the commands that would do the same"})
 	}
-	return append(out, &flag{name: "output", alias: "o", usage: "print `FORM` text or json (default: text)"},
+	form := "print `FORM` text or json (default: text)"
+	if v.name == "status" {
+		form = "print `FORM` text, json, prometheus or http, which answers a request on stdin (default: text)"
+	}
+	return append(out, &flag{name: "output", alias: "o", usage: form},
 		&flag{name: "timeout", usage: "wait for the lock, and run, no longer than `TIME` (default: 30s)"},
 		&flag{name: "verbose", truth: true, usage: "say on stderr how long it took, and where the journal is"})
 }

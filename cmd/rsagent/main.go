@@ -18,6 +18,7 @@ import (
 
 // An env is all of the world that the command touches, so that tests run it whole.
 type env struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	lookup         func(name string) (string, bool) // of environment variables
 	environ        func() []string                  // all of them, NAME=VALUE
@@ -36,7 +37,7 @@ func main() {
 
 func host() env {
 	return env{
-		stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ, terminal: isTerminal(os.Stdout),
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ, terminal: isTerminal(os.Stdout),
 		config: "/etc/rsagent/rsagent.yaml", privileged: privileged, kernel: realserver.Linux,
 	}
 }

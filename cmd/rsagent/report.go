@@ -140,18 +140,23 @@ func (c *call) deliver(r *report, began time.Time) int {
 		r.Error = &failure{r.code, oneLine(r.err)}
 	}
 	var b bytes.Buffer
-	if c.json {
+	switch c.output {
+	case "text":
+		c.text(&b, r)
+	case "prometheus":
+		metrics(&b, r)
+	default:
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
 		if err := e.Encode(r); err != nil {
 			c.env.complain(err)
 			return exitFailed
 		}
-	} else {
-		c.text(&b, r)
 	}
 	// What was done, or found, is as it is whether anyone can read of it or not: so is the exit code.
-	if err := c.env.print(b.Bytes()); err != nil && r.err == nil {
+	if c.output == "http" {
+		c.answer(c.http.about(r.code), b.Bytes())
+	} else if err := c.env.print(b.Bytes()); err != nil && r.err == nil {
 		c.env.complain(err)
 	}
 	if r.err != nil {

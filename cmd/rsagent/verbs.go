@@ -36,7 +36,7 @@ func init() {
 		{name: "reload", usage: "take over the config file; start if nothing is managed", vips: true, options: true, changes: true, run: (*call).reload,
 			more: "Makes the VIPs that came from the config file equal to it; others stay,\nand so does one that was asked for by hand too, which is named. VIPs given count only where nothing is managed."},
 		{name: "status", usage: "compare the host with what is managed; changes nothing", vips: true, run: (*call).status,
-			more: "Exit code 0: up. 1: drifted. 3: down. 4: cannot tell."},
+			more: "Exit code 0: up. 1: drifted. 3: down. 4: cannot tell.\nFor monitors: --output prometheus, and --output http, which answers one HTTP request on stdin."},
 		{name: "check", usage: "say why the VIPs would be served by this host, or would not; changes nothing", vips: true, run: (*call).check,
 			more: "Looks at the whole surroundings too, and gives for each finding the reason and the cure.\nExit code 0: nothing that keeps a VIP from being served, or harms others. 1: something does. 4: none was found, but not all could be seen."},
 		{name: "version", usage: "show version, commit and Go version", run: (*call).version},
@@ -312,6 +312,15 @@ func (c *call) tell(report func(*realserver.Status, error) *report, look func(*r
 		}
 		if err != nil {
 			return 0, err
+		}
+	}
+	if c.output == "http" {
+		if c.http = c.hear(); c.http.status != 0 {
+			c.answer(c.http, nil)
+			return exitNotPermitted, nil
+		}
+		if c.http.vip.IsValid() {
+			addrs = []netip.Addr{c.http.vip}
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)

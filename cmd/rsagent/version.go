@@ -34,7 +34,7 @@ func (c *call) version() (int, error) {
 		v.Commit = "unknown"
 	}
 	text := fmt.Sprintf("rsagent %s (%s, %s)\n", v.Version, v.Commit, v.Go)
-	if c.json {
+	if c.output == "json" {
 		b, err := json.Marshal(v)
 		if err != nil {
 			return 0, err

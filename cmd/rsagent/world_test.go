@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -33,7 +34,9 @@ type world struct {
 	fail       map[string]error // by the item changed
 	opened     int              // how often the kernel was
 	changes    int
+	in         io.Reader
 	out, errs  bytes.Buffer
+	into       io.Writer // another than out
 	brokenPipe bool
 }
 
@@ -102,7 +105,7 @@ func (w *world) run(args ...string) int {
 	w.out.Reset()
 	w.errs.Reset()
 	e := env{
-		stdout: &w.out, stderr: &w.errs, terminal: w.terminal, config: w.config,
+		stdin: w.in, stdout: &w.out, stderr: &w.errs, terminal: w.terminal, config: w.config,
 		lookup: func(name string) (string, bool) {
 			if name == "RSAGENT_STATE_DIR" && w.vars[name] == "" {
 				return filepath.Join(w.folder, "state"), true
@@ -121,6 +124,9 @@ func (w *world) run(args ...string) int {
 			w.opened++
 			return realserver.Kernel{Look: w.look, Do: w.do}, func() {}, nil
 		},
+	}
+	if w.into != nil {
+		e.stdout = w.into
 	}
 	if w.brokenPipe {
 		e.stdout = closedPipe{}
@@ -161,6 +167,19 @@ func (w *world) managed() []realserver.VIP {
 		w.t.Fatal(err)
 	}
 	return j.VIPs
+}
+
+// spoil makes a journal of nonsense.
+func (w *world) spoil() {
+	w.t.Helper()
+	w.must(0, "start", "--vip", "10.0.0.100")
+	files, err := filepath.Glob(filepath.Join(w.folder, "state", "*.json"))
+	if err != nil || len(files) != 1 {
+		w.t.Fatal(files, err)
+	}
+	if err := os.WriteFile(files[0], []byte("{"), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // untouched fails where anything was opened, written or changed.
