@@ -56,7 +56,7 @@ func (c *call) hint(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, realserver.ErrMayNotLoad): // it names the right
+	case errors.Is(err, realserver.ErrMayNotLoad), errors.Is(err, realserver.ErrMayNotAsk): // it names the right
 		return err
 	case errors.Is(err, fs.ErrPermission) && (making || below(c.stateDir)):
 		return fmt.Errorf("%w (run as root, or name a folder of your own: --state-dir)", err)

@@ -34,6 +34,7 @@ func TestExitCode(t *testing.T) {
 		{&fs.PathError{Op: "open", Path: "/proc/sys/x", Err: syscall.EACCES}, 4},
 		{errNotPermitted, 4},
 		{tunnel.ErrMayNotLoad, 4},
+		{realserver.ErrMayNotAsk, 4},
 		{tunnel.ErrUnsupported, 5},
 		{realserver.ErrRefused, 6},
 		{errNotConfigured, 6},
@@ -64,6 +65,7 @@ func TestHint(t *testing.T) {
 		{&fs.PathError{Op: "open", Path: "/proc/sys/net", Err: unix.EROFS}, "open /proc/sys/net: read-only file system (/proc/sys is mounted read-only: set the values from outside the container, or under systemd leave out ProtectKernelTunables=)"},
 		{errNotPermitted, errNotPermitted.Error()},
 		{fmt.Errorf("load module fou: %w", realserver.ErrMayNotLoad), "load module fou: the kernel does not load it by itself, and modprobe needs CAP_SYS_MODULE: permission denied"},
+		{realserver.ErrMayNotAsk, "to ask neighbours needs CAP_NET_RAW: permission denied"},
 	} {
 		if got := oneLine(c.hint(test.err)); got != test.want {
 			t.Errorf("%s\nwant: %s", got, test.want)

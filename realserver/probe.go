@@ -1,0 +1,64 @@
+package realserver
+
+import (
+	"net/netip"
+	"time"
+
+	"rsagent/arp"
+	"rsagent/sysctl"
+)
+
+// ErrMayNotAsk is that Probe may not send frames of its own making: it needs CAP_NET_RAW.
+var ErrMayNotAsk = arp.ErrMayNotAsk
+
+// A Claim is who on an interface's segment says that a VIP is its own. None is that nobody does: the director is down, or
+// elsewhere. One is the director, or a real server where the director is down. Of several, all but the director leak.
+type Claim struct {
+	VIP       netip.Addr `json:"vip"`
+	Interface string     `json:"interface"`
+	MACs      []string   `json:"macs"` // sorted
+}
+
+// Probe asks the neighbours on this host's uplinks for VIPs, for as long as during, by two packets for each VIP and uplink.
+// An uplink is an Ethernet interface that is up, speaks ARP, and is in the VIP's subnet or has the IPv4 default route; it
+// asks as itself. A VIP for which there is none has no Claim. This host's own answers are not heard. Errors: ErrMayNotAsk;
+// those of sockets.
+func (h *Host) Probe(vips []netip.Addr, during time.Duration) (claims []Claim, err error) {
+	var questions []arp.Question
+	set := fromAddrs(vips).sorted()
+	for _, v := range set {
+		for _, l := range h.Links {
+			if from := h.asker(l, v.Addr, set); from.IsValid() {
+				questions = append(questions, arp.Question{Interface: l.Index, From: from, Addr: v.Addr})
+				claims = append(claims, Claim{VIP: v.Addr, Interface: l.Name, MACs: []string{}})
+			}
+		}
+	}
+	macs, err := arp.Ask(questions, during)
+	if err != nil {
+		return nil, err
+	}
+	for i := range macs {
+		claims[i].MACs = append(claims[i].MACs, macs[i]...)
+	}
+	return claims, nil
+}
+
+// asker is the address by which an interface asks for a VIP: one of the VIP's subnet, or any where it has the default
+// route. The zero Addr is that it does not ask.
+func (h *Host) asker(l sysctl.Interface, vip netip.Addr, vips Set) (from netip.Addr) {
+	if !l.Up || !l.Speaks() || l.MAC != arp.MAC || holds(l) {
+		return from
+	}
+	for _, a := range h.Addrs {
+		ip := a.Prefix.Addr()
+		switch {
+		case a.Device != l.Name || ip.Is4() != vip.Is4() || a.Scope == "host" || vips.has(ip):
+		case !a.Bare() && a.Subnet().Contains(vip):
+			return ip
+		case l.Index == h.Uplink && !from.IsValid():
+			from = ip
+		}
+	}
+	return from
+}
