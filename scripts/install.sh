@@ -19,8 +19,8 @@ keep() { [ -e "$dest$3" ] || put "$@"; }
 install -D -m 0755 "$binary" "$dest$prefix/sbin/rsagent"
 put 0755 lvs_real.sh "$prefix/lib/rsagent/lvs_real.sh"
 put 0755 init.d/rsagent /etc/init.d/rsagent
-for unit in rsagent.service rsagent@.service rsagent-online.service; do
-	put 0644 "systemd/$unit" "$prefix/lib/systemd/system/$unit"
+for unit in "$here"/systemd/*; do
+	put 0644 "systemd/${unit##*/}" "$prefix/lib/systemd/system/${unit##*/}"
 done
 put 0644 man/rsagent.8 "$prefix/share/man/man8/rsagent.8"
 put 0644 completions/bash "$prefix/share/bash-completion/completions/rsagent"

@@ -34,6 +34,11 @@ var runs = map[string][2]string{
 	"update-rc.d rsagent defaults && update-rc.d rsagent enable":      {"scripts/lab/services", "TestBoot2"},
 	"service rsagent start": {"scripts/lab/services", "TestBoot2"},
 
+	"mkdir -p /etc/systemd/system/rsagent-health.socket.d":                                                                        {"scripts/lab/services", "TestHealth"},
+	`printf '[Socket]\nListenStream=\nListenStream=192.0.2.11:5380\n' | tee /etc/systemd/system/rsagent-health.socket.d/rip.conf`: {"scripts/lab/services", "TestHealth"},
+	"systemctl daemon-reload && systemctl enable --now rsagent-health.socket":                                                     {"scripts/lab/services", "TestHealth"},
+	"systemctl enable --now rsagent-metrics.timer":                                                                                {"scripts/lab/services", "TestMetrics"},
+
 	"lvs_real.sh start|stop":  {"scripts/lab/services", "TestDropIn"},
 	"start VIP tun":           {"scripts/lab/services", "TestDropIn"},
 	"ip route del VIP dev lo": {"scripts/cases", "TestClassicRoute"},
@@ -50,7 +55,7 @@ var runs = map[string][2]string{
 }
 
 // names are no commands, though they have more than one word; nor are options, which TestTables holds to the program.
-var names = []string{"arp rsagent", "inet rsagent", "mode any"}
+var names = []string{"arp rsagent", "inet rsagent", "mode any", `rsagent_vip_state{state="up"} == 0`}
 
 // TestRecipes: all that the README has one type is run by a test, and nothing else is in the table.
 func TestRecipes(t *testing.T) {

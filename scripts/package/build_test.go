@@ -39,6 +39,8 @@ func files(list string) (out []string) {
 var both = []string{
 	"/etc/rsagent/rsagent.yaml",
 	"/usr/lib/rsagent/lvs_real.sh",
+	"/usr/lib/systemd/system/rsagent-health.socket", "/usr/lib/systemd/system/rsagent-health@.service",
+	"/usr/lib/systemd/system/rsagent-metrics.service", "/usr/lib/systemd/system/rsagent-metrics.timer",
 	"/usr/lib/systemd/system/rsagent-online.service", "/usr/lib/systemd/system/rsagent.service", "/usr/lib/systemd/system/rsagent@.service",
 	"/usr/sbin/rsagent",
 	"/usr/share/bash-completion/completions/rsagent", "/usr/share/fish/vendor_completions.d/rsagent.fish",

@@ -87,7 +87,8 @@ func TestRPM(t *testing.T) {
 	}
 	reload := []string{"daemon-reload", "list-units --plain --no-legend --state=active rsagent.service rsagent@*.service",
 		"reload rsagent.service", "reload rsagent@192.0.2.101.service", "daemon-reload"}
-	stop := []string{"disable --quiet rsagent.service rsagent-online.service rsagent@192.0.2.101.service",
+	stop := []string{"disable --quiet rsagent.service rsagent-online.service rsagent-health.socket rsagent-metrics.timer rsagent@192.0.2.101.service",
+		"stop rsagent-health.socket rsagent-metrics.timer rsagent-metrics.service",
 		"stop rsagent-online.service rsagent.service rsagent@*.service", "daemon-reload"}
 	for _, c := range []struct {
 		name                   string
