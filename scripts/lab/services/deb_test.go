@@ -42,7 +42,7 @@ func TestDeb(t *testing.T) {
 	}
 	moves(t, func() { install(t, oldDeb) })
 	equal(t, before)
-	for _, unit := range []string{"rsagent.service", "rsagent-online.service"} {
+	for _, unit := range []string{"rsagent.service", "rsagent-online.service", "rsagent-health.socket", "rsagent-metrics.timer"} {
 		isActive(t, unit, "inactive")
 		says(t, exits(t, 1, "systemctl", "is-enabled", unit), "disabled")
 	}
@@ -51,13 +51,13 @@ func TestDeb(t *testing.T) {
 
 	// By the file, an instance and by hand.
 	configure(t, "10.9.0.104")
-	systemctl(t, "enable", "--now", "rsagent", "rsagent@10.9.0.105", "rsagent-online")
+	systemctl(t, "enable", "--now", "rsagent", "rsagent@10.9.0.105", "rsagent-online", "rsagent-health.socket", "rsagent-metrics.timer")
 	here.Run(t, "rsagent", "start", "--vip", "10.9.0.106")
 	holds(t, "10.9.0.104", "10.9.0.105", "10.9.0.106")
 
 	here.Run(t, "dpkg", "-r", "rsagent")
 	equal(t, before)
-	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service", "rsagent-online.service"} {
+	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service", "rsagent-online.service", "rsagent-health.socket", "rsagent-metrics.timer"} {
 		isActive(t, unit, "inactive")
 	}
 	if enabled, _ := filepath.Glob("/etc/systemd/system/*.wants/rsagent*"); len(enabled) > 0 {

@@ -14,7 +14,7 @@ import (
 // Each boot leaves the guest as the next one is to find it, in tests whose names say which; all others run in the last.
 var guest = &vm.Guest{
 	// Those of package lab, to have one image for both.
-	Packages: []string{"arping", "ipvsadm", "net-tools", "nftables"},
+	Packages: []string{"arping", "ipvsadm", "keepalived", "net-tools", "nftables"},
 	Tools:    []string{"bash", "make"},
 	Prepare:  prepare,
 	Boots:    []string{"^Test([^B]|Boot[^1])", "^Test([^B]|Boot[^2])", "^TestBoot[12]"},

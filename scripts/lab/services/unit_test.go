@@ -203,7 +203,8 @@ func TestUnitFollowsNFTables(t *testing.T) {
 // TestVerify: systemd finds no fault with the units, and few with their exposure.
 func TestVerify(t *testing.T) {
 	newSite(t)
-	units := []string{unitFiles + "rsagent.service", unitFiles + "rsagent@.service", unitFiles + "rsagent-online.service"}
+	units := []string{unitFiles + "rsagent.service", unitFiles + "rsagent@.service", unitFiles + "rsagent-online.service",
+		unitFiles + "rsagent-metrics.service", unitFiles + "rsagent-health@.service"}
 	if said := exits(t, 0, append([]string{"systemd-analyze", "verify", "--man=no"}, units...)...); said != "" {
 		t.Error(said)
 	}
