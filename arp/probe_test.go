@@ -134,6 +134,7 @@ func TestAskMisused(t *testing.T) {
 		{[]Question{{eth0, rip, vip}, {eth0, vip, rip}}, "no neighbour may be asked so"},
 		{[]Question{{eth0, rip, vip6}}, "no neighbour may be asked so"},
 		{[]Question{{eth0, netip.Addr{}, vip}}, "no neighbour may be asked so"},
+		{[]Question{{eth0, netip.Addr{}, vip6}}, "no neighbour may be asked so"},
 		{[]Question{{eth0 + 1000, rip, vip}}, "no such device"},
 		{[]Question{{1, rip, vip}}, ""}, // lo has an address of that length
 	} {

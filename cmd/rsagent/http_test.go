@@ -24,6 +24,9 @@ func (w *world) hear(code int, request string, args ...string) (*http.Response, 
 	w.must(code, append([]string{"status", "-o", "http"}, args...)...)
 	w.in = nil
 	method, _, _ := strings.Cut(request, " ")
+	if method == "HEAD" && !bytes.HasSuffix(w.out.Bytes(), []byte("\r\n\r\n")) {
+		w.t.Errorf("%q is answered with a body: %q", request, &w.out)
+	}
 	r, err := http.ReadResponse(bufio.NewReader(&w.out), &http.Request{Method: method})
 	if err != nil {
 		w.t.Fatalf("%q: %v", request, err)
