@@ -76,6 +76,11 @@ func (s *sick) fates(set Set, services []Service, fate nft.Fate, is func(nft.Pac
 	}
 }
 
+// claimed: these answer for the VIP.
+func claimed(v VIP, macs ...string) func(*sick) {
+	return func(s *sick) { s.around.Claims = []Claim{{v.Addr, "eth0", macs}} }
+}
+
 func TestCheckup(t *testing.T) {
 	dropped := nft.Fate{Dropped: true, Family: nft.Inet, Table: "filter", Chain: "in", Handle: 7}
 	for _, c := range []struct {
@@ -118,6 +123,11 @@ func TestCheckup(t *testing.T) {
 		{"a reload that flushes, and the unit", Set{vipAnft}, nil, func(s *sick) {
 			s.around.Systemd, s.around.Enabled, s.around.Files = true, true, []File{{nftablesFile, "/etc/nftables.conf", "flush ruleset\n"}}
 		}, nil},
+
+		{"nobody claims it", Set{vipA}, nil, claimed(vipA), []string{"warning claimed-by-nobody 192.0.2.1"}},
+		{"nobody claims it, and the director may be anywhere", Set{guarded}, nil, claimed(guarded), []string{"info claimed-by-nobody 192.0.2.2"}},
+		{"one claims it", Set{vipA}, nil, claimed(vipA, "02:00:00:00:00:0a"), []string{"info claimed 192.0.2.1"}},
+		{"several claim it", Set{vipA}, nil, claimed(vipA, "02:00:00:00:00:0a", "02:00:00:00:00:0b"), []string{"error claimed-by-several 192.0.2.1"}},
 
 		{"nothing listens", Set{vipA}, []Service{web}, nil, []string{"error no-listener 192.0.2.1"}},
 		{"any address", Set{vipA}, []Service{web}, func(s *sick) { s.listen("0.0.0.0", web, 0, false) }, nil},

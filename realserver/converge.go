@@ -74,6 +74,9 @@ type Agent struct {
 	// the VIP removes it, and so does a stop of the VIP without it.
 	Blackhole bool
 
+	// Probe has Check ask the neighbours whose the VIPs are, which takes a second and CAP_NET_RAW.
+	Probe bool
+
 	moved   func() // see store
 	replace func(path string, b []byte) error
 }

@@ -2,6 +2,7 @@ package realserver
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"rsagent/arp"
@@ -61,4 +62,44 @@ func (h *Host) asker(l sysctl.Interface, vip netip.Addr, vips Set) (from netip.A
 		}
 	}
 	return from
+}
+
+// patience is how long answers are waited for.
+const patience = time.Second
+
+// parseARP reads /proc/net/arp (net/ipv4/arp.c, arp_format_neigh_entry): who of this host's neighbours has which MAC address.
+func parseARP(s string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(s) {
+		if words := strings.Fields(line); len(words) == 6 && out[words[3]] == "" {
+			out[words[3]] = words[0]
+		}
+	}
+	return out
+}
+
+// claims finds who answers for each VIP.
+func (c *checkup) claims() {
+	for _, x := range c.around.Claims {
+		level, vip := Warning, x.VIP.String()
+		if v := c.set.get(x.VIP); v != nil && v.Mode == TUN { // its director may be anywhere
+			level = Info
+		}
+		var owners []string
+		for _, mac := range x.MACs {
+			if ip := c.around.Neighbours[mac]; ip != "" && ip != vip {
+				mac += " (" + ip + ")"
+			}
+			owners = append(owners, mac)
+		}
+		switch len(owners) {
+		case 0:
+			c.add(level, "claimed-by-nobody", vip, "", "nobody on %s answers for %s: the director is down, or on another segment", x.Interface, vip)
+		case 1:
+			c.add(Info, "claimed", vip, "", "%s on %s answers for %s: this should be the director", owners[0], x.Interface, vip)
+		default:
+			c.add(Error, "claimed-by-several", vip, "on each but the director: rsagent start --vip "+vip, "%d hosts on %s answer for %s, and all but the director take its clients: %s",
+				len(owners), x.Interface, vip, strings.Join(owners, ", "))
+		}
+	}
 }

@@ -85,7 +85,7 @@ func TestProbe(t *testing.T) {
 		vips := []netip.Addr{netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("10.0.0.100")}
 		var got []Claim
 		var err error
-		rs.Do(func() { got, err = probe(vips) })
+		rs.Do(func() { got, err = askedFor(vips) })
 		if d := cmp.Diff([]Claim{{vips[1], "eth0", append([]string{}, want...)}}, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" || err != nil {
 			t.Errorf("%v: %s", err, d)
 		}
@@ -99,7 +99,7 @@ func TestProbe(t *testing.T) {
 	expect(ofBare)
 }
 
-func probe(vips []netip.Addr) ([]Claim, error) {
+func askedFor(vips []netip.Addr) ([]Claim, error) {
 	k, closer, err := Linux()
 	if err != nil {
 		return nil, err

@@ -28,8 +28,10 @@ type Surroundings struct {
 	Martians   uint64                  // packets with one of the machine's own addresses as source, likewise
 	Initial    bool                    // this is the machine's first network namespace, and all is its own
 	Files      []File
-	Systemd    bool // systemd runs here, and has rsagent's unit
-	Enabled    bool // and starts it
+	Claims     []Claim           // who answers for the VIPs, where the neighbours were asked
+	Neighbours map[string]string // by MAC address: an IPv4 address of that neighbour's
+	Systemd    bool              // systemd runs here, and has rsagent's unit
+	Enabled    bool              // and starts it
 }
 
 // Unseen is something that could not be looked at.
@@ -48,7 +50,8 @@ const (
 // Around is what is to be asked beside what is always looked at.
 type Around struct {
 	Packets []nft.Packet
-	NICs    []NIC // where a packet is dropped, it is judged as if it came by these too
+	NICs    []NIC        // where a packet is dropped, it is judged as if it came by these too
+	VIPs    []netip.Addr // whose they are, the neighbours are asked
 }
 
 // A NIC is an interface by which packets may come.
@@ -68,7 +71,9 @@ func (l linux) around(h *Host, ask Around) *Surroundings {
 	fail := func(what string, err error) {
 		if err != nil {
 			u := Unseen{What: what, Why: err.Error()}
-			if errors.Is(err, fs.ErrPermission) {
+			if errors.Is(err, ErrMayNotAsk) {
+				u.Cure = "run it as root, or with CAP_NET_RAW"
+			} else if errors.Is(err, fs.ErrPermission) {
 				u.Cure = "run it as root, or with CAP_NET_ADMIN"
 			}
 			s.Unseen = append(s.Unseen, u)
@@ -92,6 +97,11 @@ func (l linux) around(h *Host, ask Around) *Surroundings {
 	s.Borrowers, err = l.borrowers(h)
 	fail("routes", err)
 	s.Files, s.Systemd, s.Enabled = configs("/")
+	s.Claims, err = h.Probe(ask.VIPs, patience)
+	fail("who else claims the VIPs", err)
+	if b, err := os.ReadFile("/proc/thread-self/net/arp"); err == nil && len(s.Claims) > 0 {
+		s.Neighbours = parseARP(string(b))
+	}
 	time.Sleep(beat - time.Since(began))
 	s.Dropped, s.Martians = reversePathDrops()-dropped, martianSources()-martians
 	return s

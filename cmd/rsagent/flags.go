@@ -126,6 +126,7 @@ type call struct {
 	dryRun      bool
 	verbose     bool
 	blackhole   bool
+	probe       bool
 	timeout     time.Duration
 	http        request // of --output http
 }
@@ -237,7 +238,7 @@ func (c *call) truth(name string) bool {
 
 // common reads the options that all verbs have.
 func (c *call) common() error {
-	c.dryRun, c.verbose, c.blackhole = c.truth("dry-run"), c.truth("verbose"), c.truth("blackhole")
+	c.dryRun, c.verbose, c.blackhole, c.probe = c.truth("dry-run"), c.truth("verbose"), c.truth("blackhole"), c.truth("probe")
 	if w, ok := c.get("output"); ok {
 		if c.output = w.last(); !slices.Contains(forms(c.verb), c.output) {
 			return w.misuse("%q is none of %s", c.output, strings.Join(forms(c.verb), ", "))
@@ -282,7 +283,8 @@ func flagsOf(v verb) (out []*flag) {
 		out = append(out, &flag{name: "blackhole", truth: true, usage: "leave a route that drops what still comes for the VIP, on a host that forwards"})
 	}
 	if v.name == "check" {
-		out = append(out, &flag{name: "port", list: true, usage: "`PORT` that clients call, with /udp behind it if it is UDP's; repeatable, or a comma list"})
+		out = append(out, &flag{name: "port", list: true, usage: "`PORT` that clients call, with /udp behind it if it is UDP's; repeatable, or a comma list"},
+			&flag{name: "probe", truth: true, usage: "ask the neighbours too whose the VIPs are, for a second, by two packets a VIP"})
 	}
 	if v.changes {
 		out = append(out, &flag{name: "dry-run", truth: true, usage: "change nothing; print the commands that would do the same"})

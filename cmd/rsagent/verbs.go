@@ -273,7 +273,7 @@ func (c *call) agent() (*realserver.Agent, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &realserver.Agent{Kernel: k, StateDir: c.stateDir, Blackhole: c.blackhole}, closer, nil
+	return &realserver.Agent{Kernel: k, StateDir: c.stateDir, Blackhole: c.blackhole, Probe: c.probe}, closer, nil
 }
 
 func (c *call) status() (int, error) {
