@@ -157,8 +157,8 @@ func TestMetrics(t *testing.T) {
 	systemctl(t, "start", "rsagent")
 	written(`rsagent_vip_state{vip="10.9.0.104",mode="dr",device="lo",state="up"} 1`)
 	here.Run(t, "rsagent", "start", "--vip", "10.9.0.106", "--arp-guard", "nft") // it takes the right to see nftables
-	here.SetIPv4Conf(t, "all", "arp_announce", "1") // not arp_ignore: nobody is to hear of the VIP
-	systemctl(t, "start", "rsagent-metrics.service") // drifted is no failure of it
+	here.SetIPv4Conf(t, "all", "arp_announce", "1")                              // not arp_ignore: nobody is to hear of the VIP
+	systemctl(t, "start", "rsagent-metrics.service")                             // drifted is no failure of it
 	written(`rsagent_vip_state{vip="10.9.0.104",mode="dr",device="lo",state="drifted"} 1`)
 	written(`rsagent_vip_state{vip="10.9.0.106",mode="dr",device="lo",state="up"} 1`)
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o644 {
