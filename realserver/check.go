@@ -40,13 +40,13 @@ func (a *Agent) Check(services []Service, given ...netip.Addr) (*Status, error) 
 		c.set = append(c.set, v.VIP)
 	}
 	c.set = c.set.sorted()
-	if a.Kernel.Around != nil {
-		ask := c.ask()
-		for _, v := range c.set {
-			if a.Probe {
-				ask.VIPs = append(ask.VIPs, v.Addr)
-			}
+	ask := c.ask()
+	for _, v := range c.set {
+		if a.Probe {
+			ask.VIPs = append(ask.VIPs, v.Addr)
 		}
+	}
+	if a.Kernel.Around != nil {
 		c.around = a.Kernel.Around(c.host, ask)
 	}
 	c.all()
