@@ -33,7 +33,7 @@ if [ "${1-}" = soak ]; then
 	RSAGENT_TEST_STRIDE=1 go test -v -timeout 2h -run TestCase05 ./scripts/lab || failed="$failed lab-long"
 fi
 for kernel in $kernels; do
-	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel RSAGENT_TEST_ROWS=$rows go test -v -p 2 -timeout 28m ./scripts/lab/... || failed="$failed lab-$kernel"
+	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel RSAGENT_TEST_ROWS=$rows go test -v -p 2 -timeout 45m ./scripts/lab/... || failed="$failed lab-$kernel"
 done
 
 if [ -s "$RSAGENT_SKIPS" ]; then

@@ -15,7 +15,7 @@ import (
 func TestCase05_KilledWithTunnel(t *testing.T) {
 	guest(t)
 	ipip(t, true)
-	stride := 157
+	stride := 401
 	if s := os.Getenv("RSAGENT_TEST_STRIDE"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {

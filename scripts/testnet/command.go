@@ -17,7 +17,7 @@ import (
 
 // hung bounds every command and every wait. It is no part of any verdict:
 // what reaches it is a hang, not a slow host.
-const hung = 5 * time.Minute
+const hung = 10 * time.Minute
 
 // Cmd is a command to run on a host.
 type Cmd struct {
