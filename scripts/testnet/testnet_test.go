@@ -145,7 +145,7 @@ func TestSkipIsCollected(t *testing.T) {
 
 func TestProcessIsAwaited(t *testing.T) {
 	h := NewHost(t, "a")
-	p := h.Start(t, "sh", "-c", "echo ready; trap 'echo bye; exit' INT; while :; do sleep 0.01; done")
+	p := h.Start(t, "sh", "-c", "trap 'echo bye; exit' INT; echo ready; while :; do sleep 0.01; done")
 	p.Await(t, "ready")
 	if said := p.Stop(); said != "ready\nbye\n" {
 		t.Errorf("said %q", said)
