@@ -89,9 +89,11 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%q: %q", nonsense, said)
 		}
 	}
-	// Two hundred at once are all that one source may have; each is answered, or told after 5 s that it said nothing.
+	// Many at once (as many as one source may have would keep this guest busy for minutes): each is answered, or told
+	// after 5 s that it said nothing.
+	const many, slow = 20, 3
 	var all []net.Conn
-	for range 200 {
+	for range many {
 		conn, err := net.Dial("tcp", at)
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +102,7 @@ func TestHealth(t *testing.T) {
 	}
 	answered := map[string]int{}
 	for i, conn := range all {
-		if i >= 10 { // the first are slow
+		if i >= slow { // the first say nothing
 			fmt.Fprint(conn, "GET /10.9.0.104 HTTP/1.0\r\n\r\n")
 		}
 	}
@@ -111,14 +113,14 @@ func TestHealth(t *testing.T) {
 		answered[status]++
 		conn.Close()
 	}
-	t.Logf("200 at once: %v", answered)
+	t.Logf("%d at once: %v", many, answered)
 	for status := range answered {
 		if status != "HTTP/1.1 200 OK" && status != "HTTP/1.1 408 Request Timeout" {
-			t.Errorf("some of 200 at once are answered %q", status)
+			t.Errorf("some of %d at once are answered %q", many, status)
 		}
 	}
-	if answered["HTTP/1.1 200 OK"] == 0 {
-		t.Error("none of 200 at once is answered")
+	if n := answered["HTTP/1.1 200 OK"]; n != many-slow {
+		t.Errorf("%d of %d are answered", n, many-slow)
 	}
 	isActive(t, "rsagent-health.socket", "active")
 	healthy(t, at, "/10.9.0.104", 200)
