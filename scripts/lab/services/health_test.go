@@ -125,7 +125,7 @@ func TestHealth(t *testing.T) {
 	isActive(t, "rsagent-health.socket", "active")
 	healthy(t, at, "/10.9.0.104", 200)
 	noneLeft(t)
-	if said := here.Run(t, "systemctl", "--failed", "--plain", "--no-legend", "rsagent*"); strings.TrimSpace(said) != "" {
+	if said := here.Run(t, "systemctl", "list-units", "--failed", "--plain", "--no-legend", "rsagent*"); strings.TrimSpace(said) != "" {
 		t.Errorf("failed: %s", said)
 	}
 	holds(t, "10.9.0.104", "10.9.0.105")
