@@ -1,0 +1,57 @@
+package cases
+
+import (
+	"testing"
+
+	"rsagent/scripts/testnet"
+)
+
+func (s *site) nft(t *testing.T, rules string) {
+	t.Helper()
+	if r := s.rs.Exec(testnet.Cmd{Args: []string{"nft", "-f", "-"}, Stdin: rules}); r.Code != 0 {
+		t.Fatalf("%s%s", r.Stderr, rules)
+	}
+}
+
+// Rules that drop what clients send are named, by table, chain and handle; the cure lets it in, and clients are served.
+func TestCheckFirewall(t *testing.T) {
+	testnet.Need(t, "nft")
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip)
+	port, at := s.serve(t, vip, vip)
+	for name, c := range map[string]struct{ rules, place string }{
+		"a rule":           {"table inet filter { chain in { type filter hook input priority 0; ct state established accept; tcp dport " + port + " counter drop; }; }", "rule 3 of chain inet filter in"},
+		"a policy":         {"table ip f { chain c { type filter hook input priority 0; policy drop; ct state established,related accept; tcp dport 22 accept; }; }", "the policy of chain ip f c"},
+		"before the input": {"table inet raw { chain pre { type filter hook prerouting priority raw; ip daddr " + vip + " drop; }; }", "rule 2 of chain inet raw pre"},
+		"a chain":          {"table inet f { chain web { ip daddr 10.0.0.64/26 reject; }; chain c { type filter hook input priority 0; iifname eth0 jump web; }; }", "chain inet f web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.nft(t, "flush ruleset; table inet f { chain c { type filter hook input priority 0; ip saddr 10.9.9.9 drop; }; }")
+			s.lacks(t, "firewall", "--port", port)
+			if err := s.servedOn(vip, at); err != nil {
+				t.Fatal(err)
+			}
+			s.nft(t, "flush ruleset; "+c.rules)
+			if s.servedOn(vip, at) == nil {
+				t.Fatal("it is served: nothing to be found")
+			}
+			f := s.finds(t, "firewall", "error", []string{c.place, vip, port}, "--port", port)
+			s.cured(t, f, "--port", port)
+			if err := s.servedOn(vip, at); err != nil {
+				t.Errorf("after the cure: %v", err)
+			}
+		})
+	}
+}
+
+// Where nothing at all can come in, no port need be named.
+func TestCheckFirewallForAll(t *testing.T) {
+	testnet.Need(t, "nft")
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip+","+vip6)
+	s.nft(t, "table inet f { chain c { type filter hook input priority 0; policy drop; udp dport 53 accept; }; }")
+	s.lacks(t, "firewall")
+	s.nft(t, `flush ruleset; table ip6 f { chain c { type filter hook input priority 0; policy drop; iif "lo" accept; ct state established accept; meta l4proto icmpv6 accept; }; }`)
+	f := s.finds(t, "firewall", "error", []string{"policy of chain ip6 f c", vip6})
+	s.cured(t, f)
+}
