@@ -74,11 +74,12 @@ func (h *Host) orphans(j *Journal) (out []Item) {
 	return out
 }
 
-// unmanaged are the addresses on tunnel devices that are neither of the set nor leaving it: the rules may be theirs.
+// unmanaged are the addresses that may be VIPs, and are neither of the set nor leaving it: the rules may be theirs.
 func (h *Host) unmanaged(j *Journal) (out []netip.Addr) {
+	holders := h.holders()
 	for _, a := range h.Addrs {
-		l, ip := h.link(a.Device), a.Prefix.Addr()
-		if l != nil && tunnel.Receives(l.Kind) && a.Bare() && !h.compat(a) && !j.VIPs.has(ip) && !slices.Contains(j.Leaving, ip) {
+		ip := a.Prefix.Addr()
+		if holders[a.Device] && a.Bare() && !ip.IsLoopback() && !h.compat(a) && !j.VIPs.has(ip) && !slices.Contains(j.Leaving, ip) {
 			out = append(out, ip)
 		}
 	}

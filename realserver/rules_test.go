@@ -210,8 +210,15 @@ func TestHardwareAddresses(t *testing.T) {
 	}
 }
 
-// TestRulesOfALostJournal: they are told of, stay while an address on a tunnel may rest on them, and go with the last.
+// TestRulesOfALostJournal: they are told of, stay while an address that may be a VIP rests on them, and go with the last.
 func TestRulesOfALostJournal(t *testing.T) {
+	for _, ruled := range []VIP{vipBrul, with(vipBlo, func(v *VIP) { v.Directors = vipBrul.Directors })} {
+		rulesOfALostJournal(t, ruled)
+	}
+}
+
+func rulesOfALostJournal(t *testing.T, ruled VIP) {
+	t.Helper()
 	b := newBench(t)
 	b.on(base{tun: tunUp}.kernel())
 	orphaned := func(r *Result) bool {
@@ -225,12 +232,12 @@ func TestRulesOfALostJournal(t *testing.T) {
 		stay   bool
 		orphan bool
 	}{
-		{verb: Add(vipBrul), stay: true},
+		{verb: Add(ruled), stay: true},
 		{lost: true, verb: Add(vipA), stay: true, orphan: true},
 		{verb: DropAll, stay: true, orphan: true},
 		{verb: Drop(vipB.Addr), given: []netip.Addr{vipB.Addr}},
-		{verb: Add(vipBrul), stay: true},
-		{lost: true, verb: Add(vipBrul), stay: true},
+		{verb: Add(ruled), stay: true},
+		{lost: true, verb: Add(ruled), stay: true},
 		{verb: DropAll},
 	} {
 		if step.lost {
