@@ -3,7 +3,6 @@ package arp
 import (
 	"errors"
 	"io/fs"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,21 +28,9 @@ func newLAN(t *testing.T) lan {
 	return l
 }
 
-// nic is the host's eth0.
-func nic(t *testing.T, h *testnet.Host) *net.Interface {
-	t.Helper()
-	var dev *net.Interface
-	var err error
-	h.Do(func() { dev, err = net.InterfaceByName("eth0") })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dev
-}
-
 func mac(t *testing.T, h *testnet.Host) string {
 	t.Helper()
-	return nic(t, h).HardwareAddr.String()
+	return h.NIC(t, "eth0").HardwareAddr.String()
 }
 
 // ask asks as 10.0.0.11 or 2001:db8::11. An answer is not waited for in vain: it comes long before the time is over.
@@ -51,7 +38,7 @@ func (l lan) ask(t *testing.T, addrs ...string) (claims [][]string) {
 	t.Helper()
 	var questions []Question
 	for _, a := range addrs {
-		q := Question{nic(t, l.asker).Index, netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr(a)}
+		q := Question{l.asker.NIC(t, "eth0").Index, netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr(a)}
 		if q.Addr.Is6() {
 			q.From = netip.MustParseAddr("2001:db8::11")
 		}
@@ -125,7 +112,7 @@ func TestAskFew(t *testing.T) {
 func TestAskMisused(t *testing.T) {
 	l := newLAN(t)
 	vip, rip, vip6 := netip.MustParseAddr("10.0.0.100"), netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("2001:db8::100")
-	eth0 := nic(t, l.asker).Index
+	eth0 := l.asker.NIC(t, "eth0").Index
 	for _, test := range []struct {
 		questions []Question
 		want      string

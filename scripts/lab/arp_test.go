@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"net"
 	"testing"
 	"time"
 
@@ -30,13 +29,7 @@ func leaks(t *testing.T, c *cluster, mode string, with tool, real *testnet.Host)
 
 func mac(t *testing.T, h *testnet.Host) string {
 	t.Helper()
-	var dev *net.Interface
-	var err error
-	h.Do(func() { dev, err = net.InterfaceByName("eth0") })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dev.HardwareAddr.String()
+	return h.NIC(t, "eth0").HardwareAddr.String()
 }
 
 // TestARP: nobody ever hears the real server answer for the VIP. The classic script, watched in the same way, is heard:
