@@ -3,6 +3,7 @@ module rsagent
 go 1.26.0
 
 require (
+	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/google/go-cmp v0.7.0
 	github.com/lorenzosaino/go-sysctl v0.3.1
 	github.com/prometheus/client_golang v1.25.0

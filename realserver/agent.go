@@ -39,6 +39,9 @@ type Kernel struct {
 	Do func(context.Context, *Host, []Change) []error
 	// Around looks at what surrounds the set, for Check. It writes nothing, and tells itself what it could not see.
 	Around func(*Host, Around) *Surroundings
+	// Alarm calls wake when something moves on the host, for a watcher, from any goroutine. mind tells it what to mind
+	// beside interfaces and addresses; what it cannot mind is an error. closer ends it.
+	Alarm func(wake func()) (mind func(Minded) error, closer func(), err error)
 }
 
 // Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.
@@ -91,6 +94,8 @@ type Result struct {
 	Findings []Finding
 	Leaving  []netip.Addr // VIPs on their way out, not yet seen gone
 	Blind    bool         // the last look failed: what became of the last changes is unknown
+
+	entries []Entry // of the journal
 }
 
 // Look compares the host with the set that edit makes of the managed one, and changes nothing: it is
@@ -131,7 +136,7 @@ func (a *Agent) observe(edit Edit, judge bool, given ...netip.Addr) (*Result, er
 
 // view is what the last look says.
 func (r *Result) view(j *Journal) {
-	r.VIPs, r.Leaving = j.VIPs, j.Leaving
+	r.VIPs, r.Leaving, r.entries = j.VIPs, j.Leaving, j.Changed
 	r.Pending, r.Findings = plan(j, r.Host)
 }
 

@@ -46,6 +46,7 @@ var Codes = []struct{ Code, Meaning string }{
 	{"vrf", "the uplink is in a VRF, and the VIP is not"},
 	{"vrf-ipv6", "an IPv6 VIP is to be on a VRF, whose ports would answer for it"},
 	{"was-answering", "the VIP was bound while this host answered ARP for it"},
+	{"withheld", "a VIP is managed and not bound: a watcher took it off, as its guard did not hold"},
 
 	// Of check.
 	{"answers-arp", "a NIC answers ARP for the VIPs, or asks as they"},

@@ -67,7 +67,7 @@ func (a *Agent) Converge(ctx context.Context, edit Edit, given ...netip.Addr) (*
 	r.Findings = append(said, r.Findings...)
 	if !r.unsaved {
 		j.settle(r.Host, r.Pending)
-		r.VIPs, r.Leaving = j.VIPs, j.Leaving
+		r.VIPs, r.Leaving, r.entries = j.VIPs, j.Leaving, j.Changed
 		r.err = errors.Join(r.err, st.save(j))
 	}
 	return r.Result, r.err

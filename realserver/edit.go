@@ -94,8 +94,27 @@ func Replace(o Origin, vips ...VIP) Edit {
 	}
 }
 
-// Keep is restart, and status.
+// Keep is status, and a watcher's mending.
 func Keep(s Set) Set { return s }
+
+// Withhold takes the VIPs with these addresses off the host and keeps them managed, until Release or a start of them:
+// a watcher's answer to a guard that does not hold.
+func Withhold(addrs ...netip.Addr) Edit { return withheld(true, fromAddrs(addrs).sorted()) }
+
+// Release has all VIPs bound again: restart, and a watcher whose guard holds again.
+func Release(s Set) Set { return withheld(false, s)(s) }
+
+func withheld(so bool, which Set) Edit {
+	return func(s Set) Set {
+		out := slices.Clone(s) // no set is changed in place
+		for i := range out {
+			if which.has(out[i].Addr) {
+				out[i].Withheld = so
+			}
+		}
+		return out
+	}
+}
 
 // Or is the edit e, or other where nothing is managed.
 func Or(e, other Edit) Edit {

@@ -214,6 +214,7 @@ func (j *Journal) also() Also {
 			a.Ports = true
 		}
 		a.Tunnel = a.Tunnel || v.Mode == TUN
+		a.Routes = a.Routes || v.Withheld
 		a.Proxy = a.Proxy || v.Addr.Is6()
 	}
 	return a

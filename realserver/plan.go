@@ -232,6 +232,8 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 		case v == nil && !leaving[ip]:
 		case v == nil:
 			p = append(p, removal(h, a, Withdraw, "no longer served here")...)
+		case v.Withheld:
+			p = append(p, removal(h, a, Withdraw, "its guard does not hold")...)
 		case a.Addr == v.addr():
 			if a.Scope != v.scope() {
 				more = append(more, Finding{Level: Info, Code: "scope", Subject: ip.String(), Message: fmt.Sprintf("VIP %s keeps the scope it has, %s: to change it would cut connections", ip, a.Scope),
@@ -252,7 +254,7 @@ func planVIPs(j *Journal, h *Host, finds []Finding) (p []Change, more []Finding)
 		}
 	}
 	for i, v := range j.VIPs {
-		if !bound[i] && !unserved(finds, v) {
+		if !bound[i] && !v.Withheld && !unserved(finds, v) {
 			p = append(p, Change{Stage: Bind, Item: v.addr(), To: v.scope(), Why: "the VIP", device: v.On()})
 		}
 	}

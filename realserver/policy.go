@@ -35,6 +35,7 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 	for _, a := range p.holes { // before the VIP goes; as long as it is there, the route has no effect
 		p.need(Withdraw, loopback.Blackhole{VIP: a}, "blackhole", "a host that forwards would send its packets back to the director, round and round")
 	}
+	p.withheld()
 	p.guards()
 	tables := p.set.tables()
 	if slices.Contains(tables, Item(arp.GuardTable{})) {
@@ -45,6 +46,20 @@ func needs(j *Journal, h *Host) ([]Change, []Finding) {
 	}
 	p.devices()
 	return p.needs, p.finds
+}
+
+// withheld takes care of what still comes for VIPs that a watcher took off the host.
+func (p *policy) withheld() {
+	for _, v := range p.set {
+		if !v.Withheld {
+			continue
+		}
+		p.find(Warning, "withheld", v.Addr.String(), "VIP "+v.Addr.String()+" is not bound: its guard did not hold, and rsagent watch took it off",
+			"rsagent restart, where what undid the guard has ended; a watcher does so by itself")
+		if p.host.Forwards {
+			p.need(Withdraw, loopback.Blackhole{VIP: v.Addr}, "blackhole", "a host that forwards would send its packets back to the director, round and round")
+		}
+	}
 }
 
 func (p *policy) need(stage Stage, it Item, to, why string) *Change {

@@ -71,6 +71,7 @@ type Status struct {
 	Tunnels  []Arrival
 	Drift    []Change // what would bring the host back
 	Findings []Finding
+	Watching Watching
 
 	host *Host
 }
@@ -84,7 +85,7 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 	}
 	if len(given) == 0 {
 		vips, state := r.States()
-		return r.status(vips, state, r.Pending), nil
+		return a.status(r, vips, state, r.Pending), nil
 	}
 	asIf, managed, leaving, strangers := r, r.VIPs.index(), r.Host.strangers(r.Leaving), r.Host.strangers(given)
 	maps.DeleteFunc(strangers, func(a netip.Addr, _ VIP) bool { return r.VIPs.has(a) || leaving[a].Addr == a })
@@ -112,7 +113,7 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 		out, set = append(out, s), append(set, s.VIP)
 	}
 	drift := slices.DeleteFunc(slices.Clone(asIf.Pending), func(c Change) bool { return !c.concerns(set) })
-	return asIf.status(out, together(out), drift), nil
+	return a.status(asIf, out, together(out), drift), nil
 }
 
 // lookAll is Look for those to whom a refusal is a finding like any other.
@@ -130,8 +131,9 @@ func (c Change) concerns(s Set) bool {
 	return slices.ContainsFunc(s, d.touches)
 }
 
-func (r *Result) status(vips []VIPState, s State, drift []Change) *Status {
-	return &Status{State: s, VIPs: vips, Guards: r.Host.silence(r.VIPs), Tunnels: r.Host.arrivals(r.VIPs), Drift: drift, Findings: r.Findings, host: r.Host}
+func (a *Agent) status(r *Result, vips []VIPState, s State, drift []Change) *Status {
+	return &Status{State: s, VIPs: vips, Guards: r.Host.silence(r.VIPs), Tunnels: r.Host.arrivals(r.VIPs), Drift: drift, Findings: r.Findings,
+		Watching: a.watching(), host: r.Host}
 }
 
 // States tells how each VIP of the set fares, and each that has yet to leave; and how the set fares as a

@@ -54,6 +54,7 @@ type VIP struct {
 	Directors     []string   `json:"director,omitempty"`  // TUN: who may send, see tunnel.ParsePrefix; none is anyone
 	AllowDirector bool       `json:"allow-director,omitempty"`
 	Origin        Origin     `json:"origin"`
+	Withheld      bool       `json:"withheld,omitempty"` // by a watcher: managed and not bound, see Withhold
 }
 
 // New is a VIP with default options: DR, scope host, every interface guarded.
@@ -275,7 +276,7 @@ func (v VIP) On() string {
 
 // asks is what the VIP asks for, without who asked and when.
 func (v VIP) asks() VIP {
-	v.Origin, v.IfIndexes = 0, nil
+	v.Origin, v.IfIndexes, v.Withheld = 0, nil, false
 	return v
 }
 

@@ -34,7 +34,7 @@ func (t Tree) Set(k Key, value int) error {
 // get reads one value. It opens the file by itself: the library's way (os.ReadFile) hands each file to Go's
 // poller, since the kernel can tell of changes to these, and that costs three times as much as the reading.
 func (t Tree) get(k Key) (int, error) {
-	path := t.dir(k.Iface) + "/" + k.Knob
+	path := t.Path(k)
 	v, err := readInt(path)
 	if err != nil {
 		return 0, fmt.Errorf("read %s: %w", k, &fs.PathError{Op: "read", Path: path, Err: err})
@@ -70,5 +70,8 @@ func ignoringEINTR(call func() (int, error)) (n int, err error) {
 func (t Tree) conf(iface string) (*gosysctl.Client, error) {
 	return gosysctl.NewClient(t.dir(iface))
 }
+
+// Path is the file of a setting.
+func (t Tree) Path(k Key) string { return t.dir(k.Iface) + "/" + k.Knob }
 
 func (t Tree) dir(iface string) string { return t.Root + "/net/ipv4/conf/" + iface }

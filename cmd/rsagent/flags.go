@@ -275,6 +275,14 @@ func flagsOf(v verb) (out []*flag) {
 			out = append(out, o.flag())
 		}
 	}
+	if v.daemon {
+		out = append(out, &flag{name: "interval", usage: "look at least each `TIME`, whatever the kernel tells of (default: 5s)"},
+			&flag{name: "on-guard-loss", usage: "where silence cannot be kept, `WHAT` becomes of VIPs that rest on it: keep, or withdraw until it can (default: keep)"},
+			&flag{name: "state-dir", usage: "keep journal and lock in `DIR` (default: /run/rsagent)"},
+			&flag{name: "timeout", usage: "wait for the lock, and mend, no longer than `TIME` (default: 30s)"},
+			&flag{name: "verbose", truth: true, usage: "log what is of no consequence too"})
+		return out
+	}
 	if v.name != "version" {
 		out = append(out, &flag{name: "config", usage: "read this config `FILE` (default: /etc/rsagent/rsagent.yaml if it exists)"},
 			&flag{name: "state-dir", usage: "keep journal and lock in `DIR` (default: /run/rsagent)"})

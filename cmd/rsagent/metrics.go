@@ -53,6 +53,7 @@ func metrics(w io.Writer, r *report) {
 		wanted(truth(g.Asked), "interface", g.Interface)
 	}
 	r.tunnelMetrics(family)
+	r.watchMetrics(family)
 	fmt.Fprintln(w, "# EOF")
 }
 
@@ -77,6 +78,29 @@ func (r *report) tunnelMetrics(family func(name, kind, help string) func(value u
 		func(t realserver.Arrival) (uint64, bool) { return uint64(t.Fits), t.Fits > 0 })
 }
 
+// watchMetrics leaves out of a host that nobody watches all but that.
+func (r *report) watchMetrics(family func(name, kind, help string) func(value uint64, labels ...string)) {
+	if r.Watch == nil {
+		return
+	}
+	family("watch_running", "gauge", "Whether a watcher mends what drifts.")(truth(r.Watch.Running))
+	if r.Watch.PID == 0 {
+		return
+	}
+	repairs := family("watch_repairs_total", "counter", "How often the watcher mended an item.")
+	for _, x := range r.Watch.Repairs {
+		repairs(x.Count, "item", x.Item)
+	}
+	contended := family("watch_contended", "gauge", "An item that something else keeps undoing.")
+	for _, item := range r.Watch.Contended {
+		contended(1, "item", item)
+	}
+	if r.Watch.Last != nil {
+		family("watch_last_repair_timestamp_seconds", "gauge", "When the watcher last mended anything.")(uint64(r.Watch.Last.At.Unix()))
+	}
+	family("watch_failing", "gauge", "Whether the watcher cannot mend something, or cannot see.")(truth(r.Watch.Error != ""))
+}
+
 func truth(b bool) uint64 {
 	if b {
 		return 1
@@ -87,6 +111,9 @@ func truth(b bool) uint64 {
 // braced makes labels of names and values. A value is UTF-8 in quotes, with backslash and quotes escaped; what cannot be
 // in it, in an interface's name, is escaped as Go does, before: two names stay two.
 func braced(labels []string) string {
+	if len(labels) == 0 {
+		return ""
+	}
 	var b strings.Builder
 	for i := 0; i < len(labels); i += 2 {
 		plain := strconv.Quote(labels[i+1])

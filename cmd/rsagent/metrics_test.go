@@ -65,7 +65,7 @@ func TestMetrics(t *testing.T) {
 		"rsagent_guard_silent{interface=all} 0", "rsagent_guard_silent{interface=eth0} 0",
 		"rsagent_guard_wanted{interface=all} 0", "rsagent_guard_wanted{interface=eth0} 0",
 		"rsagent_state{state=down} 1", "rsagent_state{state=drifted} 0", "rsagent_state{state=unknown} 0", "rsagent_state{state=up} 0",
-		"rsagent_tunnel_up{device=tunl0} 0",
+		"rsagent_tunnel_up{device=tunl0} 0", "rsagent_watch_running{} 0",
 	}
 	now := func(changed ...string) []string { // the series that are now, each with the value given last
 		values := map[string]string{}
@@ -118,6 +118,7 @@ func TestMetrics(t *testing.T) {
 		"rsagent_drift_changes{stage=put back} 0", "rsagent_drift_changes{stage=withdraw} 0",
 		"rsagent_findings{level=error} 0", "rsagent_findings{level=info} 0", "rsagent_findings{level=warning} 0",
 		"rsagent_state{state=down} 0", "rsagent_state{state=drifted} 0", "rsagent_state{state=unknown} 1", "rsagent_state{state=up} 0",
+		"rsagent_watch_running{} 0",
 	})
 }
 

@@ -41,7 +41,7 @@ func TestJSON(t *testing.T) {
 	}
 	guards := func(ignore, announce int, good bool, why string) string {
 		return `],"guards":[` + guard("all", ignore, announce, good, why) + "," + guard("eth0", ignore, announce, good, why) +
-			`],"tunnels":[{"device":"tunl0","tunnel":"ipip","state":"down","rp_filter":0,"received":0}` + tail
+			`],"tunnels":[{"device":"tunl0","tunnel":"ipip","state":"down","rp_filter":0,"received":0}],"watch":{"running":false}` + tail[1:]
 	}
 	silent := guards(1, 2, true, "arp_ignore 1: "+whyIgnore+"; arp_announce 2: "+whyAnnounce)
 	drifted := guards(0, 2, false, "arp_ignore is 0, not 1: "+whyIgnore)
@@ -341,7 +341,7 @@ func TestUnusableJournal(t *testing.T) {
 		w.must(test.code, test.verb, "-o", "json")
 		want := fmt.Sprintf(`{"version":1,"verb":"%s","state":"unknown","changed":false,"vips":[],"changes":[],`, test.verb)
 		if test.verb == "status" {
-			want += `"guards":[],"tunnels":[],`
+			want += `"guards":[],"tunnels":[],"watch":{"running":false},`
 		}
 		want += fmt.Sprintf(`"findings":[],"error":{"code":%d,"message":"journal %s cannot be used`, test.code, files[0])
 		if got := w.out.String(); !strings.HasPrefix(got, want) {

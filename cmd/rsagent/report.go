@@ -21,6 +21,7 @@ type report struct {
 	Changes  []change             `json:"changes"`
 	Guards   []realserver.Silence `json:"guards,omitzero"`  // status only
 	Tunnels  []realserver.Arrival `json:"tunnels,omitzero"` // status only
+	Watch    *realserver.Watching `json:"watch,omitempty"`  // status only
 	Findings []realserver.Finding `json:"findings"`
 	Error    *failure             `json:"error"`
 
@@ -83,9 +84,9 @@ func (c *call) reportChange(r *outcome, err error) *report {
 
 func (c *call) reportStatus(s *realserver.Status, err error) *report {
 	out := c.report(err)
-	out.Guards, out.Tunnels = []realserver.Silence{}, []realserver.Arrival{}
+	out.Guards, out.Tunnels, out.Watch = []realserver.Silence{}, []realserver.Arrival{}, &realserver.Watching{}
 	if s != nil {
-		out.State, out.Guards, out.Tunnels = s.State, s.Guards, s.Tunnels
+		out.State, out.Guards, out.Tunnels, out.Watch = s.State, s.Guards, s.Tunnels, &s.Watching
 		out.vips(s.VIPs)
 		names := map[realserver.Origin][]string{0: {}}
 		for i, v := range s.VIPs {

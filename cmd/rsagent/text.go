@@ -234,6 +234,11 @@ func (p *page) status(r *report, some bool) {
 		}
 		p.row("tunnel", t.Device, fmt.Sprintf("%s, rp_filter %d", t.Tunnel, t.RPFilter), fmt.Sprintf("%s, %s received", t.State, count(int(t.Received), "packet")), segments)
 	}
+	if w := r.Watch; w.Running {
+		p.row("watch", "running", inWords(*w))
+	} else if w.PID != 0 {
+		p.row("watch", "killed", inWords(*w))
+	}
 	p.tabs.Flush()
 	for _, x := range r.Changes {
 		p.line(red, "drift", fmt.Sprintf(": %s is %s, should be %s: %s", x.Item, x.say(x.From), x.say(x.To), x.Why))

@@ -7,7 +7,7 @@ import (
 
 // What cannot be understood ends with 2 and one line on stderr, before anything is touched.
 func TestMisuse(t *testing.T) {
-	verbs := "start, stop, restart, reload, status, check, version"
+	verbs := "start, stop, restart, reload, status, check, watch, version"
 	for _, test := range []struct{ args, vars, want string }{
 		{"", "", "no verb given; it is one of " + verbs},
 		{"nope", "", `unknown verb "nope"; it is one of ` + verbs},

@@ -19,6 +19,7 @@ type verb struct {
 	vips              bool // takes --vip
 	options           bool // takes the options of a VIP
 	changes           bool // changes the host
+	daemon            bool // runs on, and has no output but its log
 	run               func(*call) (int, error)
 }
 
@@ -39,6 +40,8 @@ func init() {
 			more: "Exit code 0: up. 1: drifted. 3: down. 4: cannot tell.\nFor monitors: --output prometheus, and --output http, which answers one HTTP request on stdin."},
 		{name: "check", usage: "say why the VIPs would be served by this host, or would not; changes nothing", vips: true, run: (*call).check,
 			more: "Looks at the whole surroundings too, and gives for each finding the reason and the cure.\nExit code 0: nothing that keeps a VIP from being served, or harms others. 1: something does. 4: none was found, but not all could be seen."},
+		{name: "watch", usage: "keep what is managed true, until a signal ends it", daemon: true, run: (*call).watch,
+			more: "Mends what drifts of the managed set as it happens. It reads no config, takes nothing off the host when it ends (SIGTERM,\nSIGINT), and looks at once at SIGHUP. start, stop and reload go on beside it. One runs in a network namespace."},
 		{name: "version", usage: "show version, commit and Go version", run: (*call).version},
 	}
 }
@@ -81,7 +84,7 @@ func (c *call) restart() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.change(realserver.Or(realserver.Keep, startEdit(vips)), c.lives(vips, nil)), nil
+	return c.change(realserver.Or(realserver.Release, startEdit(vips)), c.lives(vips, nil)), nil
 }
 
 func (c *call) reload() (int, error) {

@@ -31,7 +31,7 @@ mkdir -p "$out"
 
 for arch in ${ARCHES:-amd64 arm64}; do
 	stage=$work/$arch
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -buildvcs=false -trimpath -tags urfave_cli_no_docs \
+	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -buildvcs=false -trimpath -tags urfave_cli_no_docs -gcflags all=-l \
 		-ldflags "-s -w -X main.version=$version -X main.commit=$commit" -o "$work/rsagent" ./cmd/rsagent
 	scripts/install.sh "$work/rsagent" "$stage" /usr
 	gzip -9n "$stage/usr/share/man/man8/rsagent.8"

@@ -1,0 +1,342 @@
+package realserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Watcher keeps the managed set true: it makes the run of restart whenever something has moved. It takes nothing off the
+// host by itself, but with Withdraw, and leaves all as it is when it ends. Other verbs it neither waits for nor disturbs:
+// they hold the lock, and what they make of the journal is what it keeps.
+type Watcher struct {
+	Agent    *Agent
+	Interval time.Duration    // of the poll, which is the truth; what tells of changes may lose some
+	Timeout  time.Duration    // for the lock and a run
+	Withdraw bool             // a VIP goes whose guard cannot be kept, until it holds again
+	Again    <-chan os.Signal // look now, and leave nothing alone any longer
+	Log      *slog.Logger
+	Beat     time.Duration  // Alive is called once in this time at the least
+	Alive    func(Watching) // after each look, with what was found
+
+	now func() time.Time // tests have a clock of their own
+
+	told      Watching // what is known of it
+	written   Watching // what its file says
+	backoffs  backoffs
+	care      care
+	complaint complaint
+	mind      func(Minded) error
+}
+
+// When a guard is given up (watch --on-guard-loss withdraw), and when it is trusted again.
+const (
+	guardTries = 3                // repairs that failed, or did not hold for
+	guardHolds = time.Second      // this long; and the guard was lost for as long
+	guardTrust = 10 * time.Second // for which it holds before VIPs come back
+)
+
+// A care is how the guard of the managed set fares.
+type care struct {
+	lost   time.Time // when it was lost, in this run of losses
+	good   time.Time // since when it holds; zero: it does not
+	failed int       // repairs in this run of losses that failed, or did not hold
+}
+
+// found notes what a look says, before anything is done.
+func (c *care) found(lost bool, now time.Time) {
+	switch {
+	case !lost && c.good.IsZero():
+		c.good = now
+	case lost && !c.good.IsZero():
+		if now.Sub(c.good) < guardHolds && !c.lost.IsZero() {
+			c.failed++
+		} else {
+			c.lost, c.failed = now, 0
+		}
+		c.good = time.Time{}
+	case lost && c.lost.IsZero():
+		c.lost = now
+	}
+}
+
+// tried notes what a repair of it came to.
+func (c *care) tried(lost bool, now time.Time) {
+	if lost {
+		c.failed++
+	} else {
+		c.good = now
+	}
+}
+
+func (c *care) hopeless(now time.Time) bool {
+	return c.failed >= guardTries && now.Sub(c.lost) >= guardHolds
+}
+
+func (c *care) trusted(now time.Time) bool {
+	return !c.good.IsZero() && now.Sub(c.good) >= guardTrust
+}
+
+// A complaint is what was last said to be wrong.
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+const complainAgain = time.Minute // where the same is still wrong
+
+// Run watches until ctx is done. Errors: that another watcher runs in this network namespace, and those of its lock.
+func (w *Watcher) Run(ctx context.Context) error {
+	if w.now == nil {
+		w.now = time.Now
+	}
+	release, err := w.Agent.claimWatch()
+	if err != nil {
+		return err
+	}
+	defer release()
+	journal, err := w.Agent.JournalPath()
+	if err != nil {
+		return err
+	}
+	wake := make(chan time.Time, 1)
+	mind, closer, err := w.Agent.Kernel.Alarm(func() {
+		select {
+		case wake <- w.now():
+		default: // it has yet to look all the same
+		}
+	})
+	if err != nil {
+		w.Log.Error("changes are seen by polling only", "error", err)
+		mind, closer = func(Minded) error { return nil }, func() {}
+	}
+	defer closer()
+	w.mind = func(m Minded) error { m.Journal = journal; return mind(m) }
+	w.told = Watching{Running: true, PID: os.Getpid(), Since: w.now().UTC().Truncate(time.Second), State: Unknown}
+	w.backoffs.most = w.Interval
+	for news := w.now(); ; {
+		began := w.now()
+		rest := w.round(ctx, news)
+		w.tell()
+		pause(ctx, 4*w.now().Sub(began)) // others are to have most of a processor, however much moves
+		select {
+		case <-ctx.Done():
+			w.Agent.tellWatching(nil) // where that fails, its lock says so
+			return nil
+		case <-w.Again:
+			w.backoffs.items = nil
+			news = w.now()
+		case news = <-wake:
+		case <-time.After(min(rest, cmp.Or(w.Beat, rest))):
+			news = w.now()
+		}
+	}
+}
+
+// pause is for a tenth of a second at the most.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(min(d, 100*time.Millisecond)):
+	}
+}
+
+// tell has its file, and whoever wants to know, say what was found.
+func (w *Watcher) tell() {
+	if w.Alive != nil {
+		w.Alive(w.told.copied())
+	}
+	if sameTold(w.written, w.told) {
+		return
+	}
+	if err := w.Agent.tellWatching(&w.told); err != nil {
+		w.Log.Debug("cannot tell status", "error", err)
+		return
+	}
+	w.written = w.told.copied()
+}
+
+func sameTold(a, b Watching) bool {
+	return a.State == b.State && a.Error == b.Error && a.Total() == b.Total() && a.Since.Equal(b.Since) && slices.Equal(a.Contended, b.Contended)
+}
+
+// round looks, and mends what is to be mended now. news is when something was said to have moved. It returns how long
+// nothing is to be done unless something moves.
+func (w *Watcher) round(ctx context.Context, news time.Time) time.Duration {
+	r, err := w.Agent.Look(Keep)
+	if err != nil {
+		w.told.State = Unknown
+		w.complain("cannot look at the host", err)
+		return w.Interval
+	}
+	now := w.now()
+	lost := guardLost(r.Pending)
+	w.care.found(lost, now)
+	due, then := w.backoffs.due(r.Pending, now)
+	if due || len(r.Leaving) > 0 && len(r.Pending) == 0 {
+		if r = w.mend(ctx, Keep, false, news); r == nil {
+			return w.Interval
+		}
+		if lost {
+			w.care.tried(guardLost(r.Pending), w.now())
+		}
+		_, then = w.backoffs.due(r.Pending, w.now())
+	}
+	if edit := w.guardEdit(r); edit != nil {
+		if after := w.mend(ctx, edit, true, news); after != nil {
+			r = after
+		}
+	}
+	w.found(r)
+	if err := w.mind(minded(r)); err != nil {
+		w.Log.Debug("some changes are seen by polling only", "error", err)
+	}
+	rest := w.Interval
+	for _, t := range []time.Time{then, w.care.next(r.VIPs, w.Withdraw)} {
+		if !t.IsZero() {
+			rest = min(rest, max(t.Sub(w.now()), time.Millisecond))
+		}
+	}
+	return rest
+}
+
+// next is when the guard is to be judged again: given up, or trusted; zero is never.
+func (c *care) next(s Set, withdraw bool) time.Time {
+	switch {
+	case slices.ContainsFunc(s, func(v VIP) bool { return v.Withheld }) && !c.good.IsZero():
+		return c.good.Add(guardTrust)
+	case withdraw && c.good.IsZero() && c.failed >= guardTries:
+		return c.lost.Add(guardHolds)
+	}
+	return time.Time{}
+}
+
+func guardLost(p []Change) bool { return slices.ContainsFunc(p, Change.arpGuard) }
+
+// guardEdit is what the state of the guard asks for; nil is nothing.
+func (w *Watcher) guardEdit(r *Result) Edit {
+	now := w.now()
+	switch {
+	case w.care.trusted(now) && slices.ContainsFunc(r.VIPs, func(v VIP) bool { return v.Withheld }):
+		w.Log.Warn("the guard holds again: VIPs withheld come back", "for", guardTrust)
+		return Release
+	case w.Withdraw && w.care.good.IsZero() && w.care.hopeless(now):
+		gone := unguardedVIPs(r)
+		if len(gone) == 0 {
+			return nil
+		}
+		w.Log.Error("the guard cannot be kept: VIPs are withheld", "vips", names(gone), "lost", now.Sub(w.care.lost).Round(time.Millisecond), "repairs", w.care.failed)
+		return Withhold(gone...)
+	}
+	return nil
+}
+
+// unguardedVIPs are those on the host that a guard lost leaves open: not where the VIP is on a NIC as well, which answers
+// for it in any case.
+func unguardedVIPs(r *Result) (out []netip.Addr) {
+	bound, holders, onNIC := onHost(r.VIPs, r.Host), r.Host.holders(), map[netip.Addr]bool{}
+	for _, a := range r.Host.Addrs {
+		if !holders[a.Device] {
+			onNIC[a.Prefix.Addr()] = true
+		}
+	}
+	d := driftOf(slices.DeleteFunc(slices.Clone(r.Pending), func(c Change) bool { return !c.arpGuard() }), nil)
+	for i, v := range r.VIPs {
+		if bound[i] && !v.Withheld && d.touches(v) && !onNIC[v.Addr] {
+			out = append(out, v.Addr)
+		}
+	}
+	return out
+}
+
+func names(addrs []netip.Addr) string {
+	var words []string
+	for _, a := range addrs {
+		words = append(words, a.String())
+	}
+	return strings.Join(words, ",")
+}
+
+// mostSaid bounds the lines about one repair.
+const mostSaid = 20
+
+// mend makes a run, and tells of it; nil is that there was none. What comes of an edit of its own is no repair.
+func (w *Watcher) mend(ctx context.Context, edit Edit, own bool, news time.Time) *Result {
+	within, cancel := context.WithTimeoutCause(ctx, w.Timeout, fmt.Errorf("not done within %s", w.Timeout))
+	defer cancel()
+	r, err := w.Agent.Converge(within, edit)
+	now := w.now()
+	if ctx.Err() != nil {
+		err = nil // it was told to end
+	}
+	if err != nil {
+		w.complain("cannot mend", err)
+	}
+	if r == nil || r.Host == nil {
+		return nil
+	}
+	took, said := now.Sub(news), 0
+	for _, c := range r.Changes {
+		if c.Outcome != "done" || c.unjudged {
+			continue
+		}
+		word, item := "repaired", c.Item.String()
+		if own {
+			word = "done"
+		} else {
+			w.told.count(item)
+			w.told.Last = &Repair{now.UTC(), item, c.From, c.To, float64(took.Microseconds()) / 1000}
+		}
+		if said++; said <= mostSaid {
+			w.Log.Warn(word, "item", item, "from", orAbsent(c.From), "to", orAbsent(c.To), "stage", c.Stage.String(), "took", took.Round(10*time.Microsecond))
+		}
+		if !own && w.backoffs.mended(c.Item, now) {
+			w.Log.Warn("something keeps undoing this: it is mended less often now", "item", item, "undone", len(w.backoffs.of(c.Item).mended), "within", contended)
+		}
+	}
+	if said > mostSaid {
+		w.Log.Warn("and more", "items", said-mostSaid)
+	}
+	for _, c := range r.Pending { // what was to be done, and is not
+		w.backoffs.failed(c.Item, now)
+	}
+	return r
+}
+
+// found notes how the set fares, and what has come to rest.
+func (w *Watcher) found(r *Result) {
+	_, w.told.State = r.States()
+	if err := r.Unserved(); err != nil {
+		w.complain("cannot be served", err)
+	} else if len(r.Pending) == 0 || w.complaint.text != "" && w.backoffs.onlyContended(r.Pending) {
+		w.complain("", nil)
+	}
+	for _, it := range w.backoffs.peace(w.now()) {
+		w.Log.Info("nothing undoes this any more", "item", it.String())
+	}
+	w.told.Contended = w.backoffs.contested()
+}
+
+// complain says what is wrong once, and again each minute while it is; with no error, that it is over.
+func (w *Watcher) complain(message string, err error) {
+	text := ""
+	if err != nil {
+		text = message + ": " + err.Error()
+	}
+	w.told.Error = text
+	switch {
+	case text == "" && w.complaint.text != "":
+		w.Log.Info("all is well again", "was", w.complaint.text)
+	case text != "" && (text != w.complaint.text || w.now().Sub(w.complaint.at) >= complainAgain):
+		w.Log.Error(message, "error", err)
+	default:
+		return
+	}
+	w.complaint = complaint{text, w.now()}
+}
