@@ -209,6 +209,10 @@ func (r *run) fail(err error) {
 	}
 	kept := j.VIPs
 	j.VIPs = slices.DeleteFunc(slices.Clone(r.Before), func(v VIP) bool { return !kept.has(v.Addr) })
+	for i := range j.VIPs { // withheld is as good as taken out
+		v := &j.VIPs[i]
+		v.Withheld = v.Withheld || kept.get(v.Addr).Withheld
+	}
 	j.leave(gone...)
 	r.view(j)
 }

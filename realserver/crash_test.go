@@ -64,6 +64,8 @@ func tunnelDown(f *fake) {
 	}
 }
 
+func forwarding(f *fake) { f.host.Forwards = true }
+
 var scenarios = []scenario{
 	{name: "start, start", verb: Add(vipA, vipB), after: Add(vipA, vipB), set: Set{vipA, vipB}},
 	{name: "start, start a global one", verb: Add(vipA), after: Add(vipC), set: Set{vipA, vipC}},
@@ -109,6 +111,11 @@ var scenarios = []scenario{
 	{name: "guard set to what leaks, start", before: []Edit{Add(vipA)}, drift1: ignoring(5), verb: Add(vipB), after: Add(vipB), set: Set{vipA, vipB}},
 	{name: "start, guard undone, start", before: []Edit{Add(vipB)}, verb: Add(vipA), drift2: ignoring(0), after: Add(vipA), set: Set{vipA, vipB}},
 	{name: "guard undone, guard to interface", before: []Edit{Add(vipA)}, drift1: ignoring(5), verb: Add(vipAeth), after: Add(vipAeth), set: Set{vipAeth}},
+	{name: "withheld, comes back", before: []Edit{Add(vipA, vipB)}, verb: Withhold(vipA.Addr), after: Release, set: Set{vipA, vipB}},
+	{name: "withheld into a blackhole, comes back", before: []Edit{Add(vipA, vipB)}, drift1: forwarding, verb: Withhold(vipA.Addr, vipB.Addr), after: Release, set: Set{vipA, vipB}},
+	{name: "guard undone, withheld, another comes", before: []Edit{Add(vipA)}, drift1: ignoring(0), verb: Withhold(vipA.Addr), after: Add(vipA, vipB), set: Set{vipA, vipB}},
+	{name: "withheld into a blackhole, stop", before: []Edit{Add(vipA)}, drift1: forwarding, verb: Withhold(vipA.Addr), after: DropAll},
+	{name: "comes back, stop", before: []Edit{Add(vipA), Withhold(vipA.Addr)}, verb: Release, after: DropAll},
 	{name: "VIP deleted, tunnel down, restart", before: []Edit{Add(vipA, vipB)}, drift1: func(f *fake) { unbound(f); tunnelDown(f) }, verb: Keep, after: Keep, set: Set{vipA, vipB}},
 }
 

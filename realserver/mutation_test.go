@@ -55,6 +55,7 @@ var mutations = []struct {
 	{"a failed start leaves a copy beside what it found", "converge.go", []string{"} else if !placed[i] {", "} else if !placed[i] && false {"}},
 	{"sit0 keeps what the kernel gives it", "tunnels.go", []string{"case p.host.compat(a) && raised:", "case p.host.compat(a) && raised && false:"}},
 	{"a mode that was set is taken for the one found", "tunnels.go", []string{"		now = p.changed[i].From", "		_ = p.changed[i].From"}},
+	{"a VIP withheld is not journalled as such", "vip.go", []string{`json:"withheld,omitempty"`, `json:"-"`}},
 	{"the ports are not journalled", "journal.go", []string{"case tunnel.Device, tunnel.Port, loopback.Blackhole", "case tunnel.Device, loopback.Blackhole"}},
 }
 

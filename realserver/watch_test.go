@@ -1,0 +1,319 @@
+package realserver
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rsagent/loopback"
+	"rsagent/sysctl"
+)
+
+// A watchtower is a watcher on a fake host, with a clock that moves only when told.
+type watchtower struct {
+	*Watcher
+	*bench
+	t     *testing.T
+	clock time.Time
+	log   bytes.Buffer
+}
+
+func newWatchtower(t *testing.T, vips ...VIP) *watchtower {
+	t.Helper()
+	w := &watchtower{bench: newBench(t), t: t, clock: time.Unix(1e9, 0)}
+	w.on(bases()[0].kernel())
+	if _, err, _ := w.converge(Add(vips...)); err != nil {
+		t.Fatal(err)
+	}
+	w.Watcher = &Watcher{Agent: &Agent{Kernel: w.kernel(), StateDir: w.dir}, Interval: 5 * time.Second, Timeout: time.Second,
+		Log:  slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),
+		now:  func() time.Time { return w.clock },
+		mind: func(Minded) error { return nil }}
+	w.backoffs.most = w.Interval
+	return w
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey || a.Key == "took" {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// looks has the watcher look, some time after the last look, and returns what it logged.
+func (w *watchtower) looks(after time.Duration) string {
+	w.clock = w.clock.Add(after)
+	w.log.Reset()
+	w.round(context.Background(), w.clock)
+	text, _ := io.ReadAll(&w.log)
+	return string(text)
+}
+
+func (w *watchtower) isBound(v VIP) bool {
+	return slices.ContainsFunc(w.host.Addrs, func(a loopback.Held) bool { return a.Addr == v.addr() })
+}
+
+func (w *watchtower) says(said string, words ...string) {
+	w.t.Helper()
+	for _, word := range words {
+		if !strings.Contains(said, word) {
+			w.t.Errorf("%q is not in the log:\n%s", word, said)
+		}
+	}
+}
+
+var allIgnore = sysctl.Key{Iface: "all", Knob: "arp_ignore"}
+
+func TestWatchMends(t *testing.T) {
+	w := newWatchtower(t, vipA, vipC)
+	if said := w.looks(0); said != "" || w.told.State != Up {
+		t.Errorf("all is well, and it says %s%s", w.told.State, said)
+	}
+	unbound(w.fake)
+	w.says(w.looks(time.Second), `level=WARN msg=repaired item="192.0.2.1/32 dev lo" from=nothing to=host stage=bind`)
+	w.host.Conf[allIgnore] = 0
+	w.says(w.looks(time.Second), "msg=repaired item=net.ipv4.conf.all.arp_ignore from=0 to=1 stage=guard")
+	if !w.isBound(vipA) || w.host.Conf[allIgnore] != 1 || w.told.State != Up || w.told.Total() != 2 || w.told.Last.Item != allIgnore.String() {
+		t.Errorf("bound %t, arp_ignore %d, %+v", w.isBound(vipA), w.host.Conf[allIgnore], w.told)
+	}
+
+	// What another verb left undone is finished; what it wants is never fought.
+	if _, err, _ := w.converge(Drop(vipA.Addr)); err != nil {
+		t.Fatal(err)
+	}
+	if said := w.looks(time.Second); said != "" || w.isBound(vipA) || !w.isBound(vipC) {
+		t.Errorf("after a stop: %s", said)
+	}
+}
+
+// TestWatchHeedsTheLock: while another verb is at it, nothing is mended, and it is said; afterwards it is.
+func TestWatchHeedsTheLock(t *testing.T) {
+	w := newWatchtower(t, vipA)
+	unlock, err := w.Agent.lock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Timeout = 5 * time.Millisecond
+	unbound(w.fake)
+	w.says(w.looks(0), "level=ERROR", "another rsagent holds the lock")
+	if w.isBound(vipA) {
+		t.Error("mended all the same")
+	}
+	unlock()
+	w.says(w.looks(0), "repaired", "all is well again")
+}
+
+func TestWatchBacksOff(t *testing.T) {
+	w := newWatchtower(t, vipA)
+	var waits []time.Duration
+	var said string
+	last := w.clock
+	for range 1000 { // it is undone each 50 ms
+		if w.isBound(vipA) {
+			waits = append(waits, w.clock.Sub(last))
+			last = w.clock
+			unbound(w.fake)
+		}
+		said += w.looks(50 * time.Millisecond)
+	}
+	ms := time.Millisecond
+	want := []time.Duration{0, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 5000 * ms, 5000 * ms}
+	if !slices.Equal(waits[:len(want)], want) {
+		t.Errorf("mended after %v, want %v", waits, want)
+	}
+	w.says(said, `level=WARN msg="something keeps undoing this: it is mended less often now" item="192.0.2.1/32 dev lo" undone=6`)
+	if strings.Count(said, "keeps undoing") != 1 || strings.Contains(said, "ERROR") || !slices.Equal(w.told.Contended, []string{"192.0.2.1/32 dev lo"}) {
+		t.Errorf("contended %q:\n%s", w.told.Contended, said)
+	}
+	w.host.Conf[allIgnore] = 0 // what nobody contends is mended at once, and the VIP along with it
+	w.says(w.looks(time.Millisecond), "item=net.ipv4.conf.all.arp_ignore")
+	w.looks(5 * time.Second)
+	w.says(w.looks(61*time.Second), `msg="nothing undoes this any more" item="192.0.2.1/32 dev lo"`)
+	if len(w.told.Contended) > 0 || len(w.backoffs.items) > 0 {
+		t.Errorf("contended still: %q, %d items", w.told.Contended, len(w.backoffs.items))
+	}
+}
+
+var vip2nd = with(vipA, func(v *VIP) { v.Addr = netip.MustParseAddr("192.0.2.4") })
+
+// guardless has each write of a guard fail, which is lost.
+func (w *watchtower) guardless() {
+	ignoring(0)(w.fake)
+	w.fail = func(c Change) error {
+		if c.arpGuard() {
+			return errFault
+		}
+		return nil
+	}
+}
+
+// TestWatchKeeps: by default a VIP stays whose guard cannot be mended, and it is said again each minute.
+func TestWatchKeeps(t *testing.T) {
+	w := newWatchtower(t, vipA)
+	w.looks(0)
+	w.guardless()
+	said := w.looks(time.Millisecond)
+	w.says(said, "level=ERROR", errFault.Error())
+	times := 1
+	for range 200 {
+		times += strings.Count(w.looks(time.Second), "level=ERROR")
+	}
+	if times != 4 || !w.isBound(vipA) || w.told.State != Drifted || !strings.Contains(w.told.Error, errFault.Error()) {
+		t.Errorf("in 200 s said %d times; bound %t, %+v", times, w.isBound(vipA), w.told)
+	}
+	w.fail = nil
+	w.says(w.looks(5*time.Second), "repaired", "all is well again")
+}
+
+func TestWatchWithholds(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		vip   VIP
+		nic   bool // keepalived has it on a NIC as well
+		stays bool
+	}{{"guarded", vipA, false, false}, {"on a NIC too", vipA, true, true}, {"not guarded", with(vip2nd, func(v *VIP) { v.Guard = GuardNone }), false, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWatchtower(t, vipC, test.vip)
+			w.Withdraw, w.host.Forwards = true, true
+			if test.nic {
+				w.host.Addrs = append(w.host.Addrs, loopback.Held{Addr: loopback.Addr{Device: "eth0", Prefix: netip.PrefixFrom(test.vip.Addr, 32)}, Scope: "global"})
+			}
+			w.looks(time.Minute)
+			w.guardless()
+			lost := w.clock
+			for w.clock.Sub(lost) < 900*time.Millisecond {
+				w.looks(100 * time.Millisecond)
+				if !w.isBound(test.vip) {
+					t.Fatalf("withheld %s after the loss", w.clock.Sub(lost))
+				}
+			}
+			said := ""
+			for range 20 {
+				said += w.looks(100 * time.Millisecond)
+			}
+			if test.stays {
+				if !w.isBound(test.vip) || w.isBound(vipC) && test.vip.Addr != vipC.Addr {
+					t.Errorf("withheld:\n%s", said)
+				}
+				return
+			}
+			w.says(said, "level=ERROR", "vips=192.0.2.1,192.0.2.3")
+			r, err := w.Agent.Status()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.isBound(test.vip) || !w.host.Dropped[test.vip.Addr] || r.State != Drifted || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Code == "withheld" }) {
+				t.Errorf("bound %t, dropped by a route %t, status %s %v", w.isBound(test.vip), w.host.Dropped[test.vip.Addr], r.State, r.Findings)
+			}
+			w.fail = nil
+			w.says(w.looks(5*time.Second), "repaired")
+			held := w.clock
+			for w.clock.Sub(held) < 9900*time.Millisecond {
+				w.looks(300 * time.Millisecond)
+				if w.isBound(test.vip) {
+					t.Fatalf("back after %s", w.clock.Sub(held))
+				}
+			}
+			w.says(w.looks(100*time.Millisecond), "come back")
+			if !w.isBound(test.vip) || w.host.Dropped[test.vip.Addr] || len(w.leaks) > 0 {
+				t.Errorf("bound %t, dropped %t, leaks %v", w.isBound(test.vip), w.host.Dropped[test.vip.Addr], w.leaks)
+			}
+		})
+	}
+}
+
+// TestWatchWithholdsFromAContender: repairs that do not last a second are failed ones.
+func TestWatchWithholdsFromAContender(t *testing.T) {
+	w := newWatchtower(t, vipA)
+	w.Withdraw = true
+	w.looks(time.Minute)
+	for range 60 {
+		w.host.Conf[allIgnore] = 0
+		w.looks(50 * time.Millisecond)
+	}
+	if w.isBound(vipA) {
+		t.Error("bound still")
+	}
+	if _, err, _ := w.converge(Release); err != nil || !w.isBound(vipA) { // a restart by hand
+		t.Errorf("after a restart: bound %t, %v", w.isBound(vipA), err)
+	}
+}
+
+// TestMinded: what rsagent wrote comes first, and the number is bounded.
+func TestMinded(t *testing.T) {
+	w := newWatchtower(t, vipA)
+	r, err := w.Agent.Look(Keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := minded(r)
+	names := map[string]int{}
+	for i, s := range m.Settings {
+		names[s.Key.String()] = i
+	}
+	for _, k := range []string{"all.arp_ignore", "all.arp_announce", "default.arp_ignore", "eth0.arp_ignore", "eth0.arp_announce"} {
+		if _, ok := names["net.ipv4.conf."+k]; !ok {
+			t.Errorf("%s is not minded: %v", k, slices.Sorted(maps.Keys(names)))
+		}
+	}
+	if names[allIgnore.String()] > names["net.ipv4.conf.eth0.arp_ignore"] {
+		t.Errorf("others' settings come first: %v", names)
+	}
+	for range mostMinded {
+		w.addDevice("x"+string(rune('0'+len(w.host.Links)%10))+time.Now().Format("150405.000000000")[7:], "")
+		w.host.Links[len(w.host.Links)-1].ARP = true
+	}
+	if r, err = w.Agent.Look(Keep); err != nil {
+		t.Fatal(err)
+	}
+	if m = minded(r); len(m.Settings) != mostMinded {
+		t.Errorf("%d settings are minded, of %d interfaces", len(m.Settings), len(r.Host.Links))
+	}
+}
+
+// TestWatching: what a watcher told is there for all, whether it runs or was killed.
+func TestWatching(t *testing.T) {
+	a := &Agent{StateDir: t.TempDir() + "/state"}
+	if w := a.watching(); w.Running || w.PID != 0 {
+		t.Errorf("there is none, and it says %+v", w)
+	}
+	release, err := a.claimWatch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.tellWatching(&Watching{PID: 7, State: Up, Repairs: []Repairs{{"x", 3}}}); err != nil {
+		t.Fatal(err)
+	}
+	if w := a.watching(); !w.Running || w.PID != 7 || w.Total() != 3 {
+		t.Errorf("one runs, and it says %+v", w)
+	}
+	if _, err := a.claimWatch(); err == nil || !strings.Contains(err.Error(), "another rsagent watch runs here") {
+		t.Errorf("a second one: %v", err)
+	}
+	release()
+	if w := a.watching(); w.Running || w.PID != 7 {
+		t.Errorf("it was killed, and it says %+v", w)
+	}
+	path, _ := a.watchPath()
+	if err := os.WriteFile(path+".json", []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if w := a.watching(); w.Running || w.PID != 0 {
+		t.Errorf("the file is half a file, and it says %+v", w)
+	}
+	var w Watching
+	for i := range 2 * mostCounted {
+		w.count(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String())
+	}
+	if len(w.Repairs) != mostCounted+1 || w.Total() != 2*mostCounted {
+		t.Errorf("%d items, %d repairs", len(w.Repairs), w.Total())
+	}
+}
