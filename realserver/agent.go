@@ -42,6 +42,8 @@ type Kernel struct {
 	// Alarm calls wake when something moves on the host, for a watcher, from any goroutine. mind tells it what to mind
 	// beside interfaces and addresses; what it cannot mind is an error. closer ends it.
 	Alarm func(wake func()) (mind func(Minded) error, closer func(), err error)
+	// Connections lists those of TCP to VIPs that would be cut if these went. It writes nothing.
+	Connections func(vips []netip.Addr) ([]Connection, error)
 }
 
 // Also is what a look takes in only if asked: it costs, and few sets of VIPs have to do with it.
@@ -58,14 +60,19 @@ var errSkipped = errors.New("not tried")
 
 // look is Look, taken again where it failed for a reason that passes: in the middle of a verb, all that is left to do
 // without a look is to stop where it is.
-func (k Kernel) look(also Also) (h *Host, err error) {
+func (k Kernel) look(also Also) (*Host, error) {
+	return again(func() (*Host, error) { return k.Look(also) })
+}
+
+// again asks up to three times, where the kernel could not answer for a reason that passes.
+func again[T any](ask func() (T, error)) (x T, err error) {
 	for range 3 {
-		h, err = k.Look(also)
+		x, err = ask()
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EBUSY) {
 			break
 		}
 	}
-	return h, err
+	return x, err
 }
 
 // An Agent brings one network namespace, that of the calling thread, to what is asked.

@@ -36,7 +36,7 @@ func Linux() (k Kernel, closer func(), err error) {
 		return Kernel{}, nil, fmt.Errorf("set netlink timeout: %w", err)
 	}
 	l := linux{&nl.SocketHandle{Socket: s}, sysctl.Tree{Root: "/proc/sys"}}
-	return Kernel{Look: l.look, Do: l.do, Around: l.around, Alarm: l.alarm}, s.Close, nil
+	return Kernel{Look: l.look, Do: l.do, Around: l.around, Alarm: l.alarm, Connections: connections}, s.Close, nil
 }
 
 func (l linux) look(also Also) (*Host, error) {

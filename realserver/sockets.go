@@ -59,9 +59,17 @@ const (
 	sockDiagByFamily = 20
 	diagRequestLen   = 56
 	diagMessageLen   = 72
+	diagBytecode     = 1
 	diagV6Only       = 11
+	diagSource       = 7
+	tcpEstablished   = 1
+	tcpSynRecv       = 3
+	tcpFinWait1      = 4
 	tcpClose         = 7
+	tcpCloseWait     = 8
+	tcpLastAck       = 9
 	tcpListen        = 10
+	tcpClosing       = 11
 )
 
 // sockets lists the sockets that listen, and those of UDP without a peer, of the thread's network namespace.
@@ -89,47 +97,71 @@ func listening(family byte, udp bool) (out []Socket, err error) {
 	if udp {
 		state = tcpClose
 	}
+	err = diag(family, s.number(), 1<<state, nil, func(m []byte) {
+		if x, ok := socket(m, s); ok {
+			out = append(out, x)
+		}
+	})
+	if family == unix.AF_INET6 && errors.Is(err, unix.ENOENT) {
+		return nil, nil // a kernel without IPv6
+	}
+	return out, err
+}
+
+// diag hands on what sock_diag knows of sockets of a family and protocol that are in one of the states, which are bits: each a
+// struct inet_diag_msg with attributes. A filter, nil is none, is the kernel's own.
+func diag(family, protocol byte, states uint32, filter *nl.RtAttr, each func([]byte)) error {
 	ask := make(rawMessage, diagRequestLen)
-	ask[0], ask[1] = family, s.number()
-	binary.NativeEndian.PutUint32(ask[4:], 1<<state)
+	ask[0], ask[1] = family, protocol
+	binary.NativeEndian.PutUint32(ask[4:], states)
+	req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
+	req.AddData(ask)
+	if filter != nil {
+		req.AddData(filter)
+	}
+	return execute(req, unix.NETLINK_INET_DIAG, each)
+}
+
+// execute has a dump taken again where it was interrupted, and hands on each message of the one that was not.
+func execute(req *nl.NetlinkRequest, protocol int, each func([]byte)) error {
 	for try := 0; ; try++ {
-		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
-		req.AddData(ask)
-		msgs, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
+		msgs, err := req.Execute(protocol, 0)
 		if errors.Is(err, netlink.ErrDumpInterrupted) && try < 10 {
 			continue
 		}
-		if family == unix.AF_INET6 && errors.Is(err, unix.ENOENT) {
-			return nil, nil // a kernel without IPv6
-		}
 		for _, m := range msgs {
-			if x, ok := socket(m, s); ok {
-				out = append(out, x)
-			}
+			each(m)
 		}
-		return out, err
+		return err
 	}
 }
 
 // socket takes one struct inet_diag_msg apart.
 func socket(m []byte, s Service) (x Socket, ok bool) {
-	if len(m) < diagMessageLen {
+	local, _, ok := ends(m)
+	if !ok {
 		return x, false
+	}
+	s.Port = local.Port()
+	x = Socket{Service: s, Addr: local.Addr(), Index: int(binary.NativeEndian.Uint32(m[40:]))}
+	if v := attr(m[diagMessageLen:], diagV6Only); len(v) > 0 {
+		x.V6Only = v[0] != 0
+	}
+	return x, s.Port != 0
+}
+
+// ends are both of a socket, as they stand in a struct inet_diag_msg.
+func ends(m []byte) (local, peer netip.AddrPort, ok bool) {
+	if len(m) < diagMessageLen {
+		return local, peer, false
 	}
 	n := 4
 	if m[0] == unix.AF_INET6 {
 		n = 16
 	}
-	s.Port = binary.BigEndian.Uint16(m[4:])
-	x = Socket{Service: s, Index: int(binary.NativeEndian.Uint32(m[40:]))}
-	x.Addr, _ = netip.AddrFromSlice(m[8 : 8+n])
-	attrs, err := nl.ParseRouteAttr(m[diagMessageLen:])
-	for _, a := range attrs {
-		if a.Attr.Type == diagV6Only && len(a.Value) > 0 {
-			x.V6Only = a.Value[0] != 0
-		}
-	}
-	return x, err == nil && s.Port != 0
+	here, _ := netip.AddrFromSlice(m[8 : 8+n])
+	there, _ := netip.AddrFromSlice(m[24 : 24+n])
+	return netip.AddrPortFrom(here, binary.BigEndian.Uint16(m[4:])), netip.AddrPortFrom(there, binary.BigEndian.Uint16(m[6:])), true
 }
 
 // hears says that a socket takes what comes for a VIP.

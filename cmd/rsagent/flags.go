@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	stdflag "flag"
 	"slices"
 	"strconv"
@@ -127,6 +128,8 @@ type call struct {
 	verbose     bool
 	blackhole   bool
 	probe       bool
+	drain       time.Duration // 0: not asked for
+	force       bool
 	timeout     time.Duration
 	http        request // of --output http
 }
@@ -244,15 +247,24 @@ func (c *call) common() error {
 			return w.misuse("%q is none of %s", c.output, strings.Join(forms(c.verb), ", "))
 		}
 	}
-	if w, ok := c.get("timeout"); ok {
-		d, err := time.ParseDuration(w.last())
-		if err != nil || d <= 0 {
-			return w.misuse("%q is no duration above 0, such as 30s", w.last())
-		}
-		c.timeout = d
+	if err := errors.Join(c.duration("timeout", &c.timeout), c.duration("drain", &c.drain)); err != nil {
+		return err
+	}
+	if c.force = c.truth("force"); c.force && c.drain == 0 {
+		w, _ := c.get("force")
+		return w.misuse("makes sense with --drain only")
 	}
 	if w, ok := c.get("state-dir"); ok {
 		c.stateDir = w.last()
+	}
+	return nil
+}
+
+func (c *call) duration(name string, to *time.Duration) (err error) {
+	if w, ok := c.get(name); ok {
+		if *to, err = time.ParseDuration(w.last()); err != nil || *to <= 0 {
+			return w.misuse("%q is no duration above 0, such as 30s", w.last())
+		}
 	}
 	return nil
 }
@@ -288,7 +300,9 @@ func flagsOf(v verb) (out []*flag) {
 			&flag{name: "state-dir", usage: "keep journal and lock in `DIR` (default: /run/rsagent)"})
 	}
 	if v.name == "stop" {
-		out = append(out, &flag{name: "blackhole", truth: true, usage: "leave a route that drops what still comes for the VIP, on a host that forwards"})
+		out = append(out, &flag{name: "blackhole", truth: true, usage: "leave a route that drops what still comes for the VIP, on a host that forwards"},
+			&flag{name: "drain", usage: "wait up to `TIME` until no TCP connection to the VIPs is left; else change nothing (default: do not wait)"},
+			&flag{name: "force", truth: true, usage: "with --drain: take the VIPs out when its time is over, whatever is left"})
 	}
 	if v.name == "check" {
 		out = append(out, &flag{name: "port", list: true, usage: "`PORT` that clients call, with /udp behind it if it is UDP's; repeatable, or a comma list"},

@@ -23,6 +23,7 @@ type env struct {
 	lookup         func(name string) (string, bool) // of environment variables
 	environ        func() []string                  // all of them, NAME=VALUE
 	terminal       bool                             // stdout is one
+	watched        bool                             // stderr is a terminal
 	config         string                           // read where no other is named, if it exists
 	privileged     func() bool
 	kernel         func() (k realserver.Kernel, closer func(), err error)
@@ -37,7 +38,7 @@ func main() {
 
 func host() env {
 	return env{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ, terminal: isTerminal(os.Stdout),
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ, terminal: isTerminal(os.Stdout), watched: isTerminal(os.Stderr),
 		config: "/etc/rsagent/rsagent.yaml", privileged: privileged, kernel: realserver.Linux,
 	}
 }

@@ -31,7 +31,7 @@ func init() {
 		{name: "start", usage: "add VIPs, silence ARP for them, and bind them", vips: true, options: true, changes: true, run: (*call).start,
 			more: "Adds the VIPs given, else those of the config file; all or nothing.\nA VIP that is managed already takes all its options anew."},
 		{name: "stop", usage: "take VIPs out, and put back what start changed", vips: true, changes: true, run: (*call).stop,
-			more: "Takes out the VIPs given, managed or not; with --config those that came from a config file or stand in\nthis one; with neither all that are managed. One that was asked for by hand and does not stand in FILE stays, and is named."},
+			more: "Takes out the VIPs given, managed or not; with --config those that came from a config file or stand in\nthis one; with neither all that are managed. One that was asked for by hand and does not stand in FILE stays, and is named.\nWith --drain it first waits for the connections to them to end; that no new ones come is for the director to see to."},
 		{name: "restart", usage: "mend what is managed; start if nothing is", vips: true, options: true, changes: true, run: (*call).restart,
 			more: "VIPs and options given count only where nothing is managed."},
 		{name: "reload", usage: "take over the config file; start if nothing is managed", vips: true, options: true, changes: true, run: (*call).reload,
@@ -232,7 +232,17 @@ func (c *call) carryOut(edit realserver.Edit, given []netip.Addr) (*outcome, err
 	}
 	defer closer()
 	if c.dryRun {
-		return foretell(agent, edit, given)
+		out, err := foretell(agent, edit, given)
+		if err == nil && c.drain > 0 {
+			out.Findings = append(out.Findings, c.awaits(agent, edit, given)...)
+		}
+		return out, err
+	}
+	var cut []realserver.Finding
+	if c.drain > 0 {
+		if cut, err = c.wait(agent, edit, given); err != nil {
+			return asFound(agent), err
+		}
 	}
 	ctx, cancel := context.WithTimeoutCause(c.ctx, c.timeout, fmt.Errorf("not done within %s (--timeout)", c.timeout))
 	defer cancel()
@@ -240,8 +250,16 @@ func (c *call) carryOut(edit realserver.Edit, given []netip.Addr) (*outcome, err
 	if r == nil || r.Host == nil {
 		return nil, err
 	}
+	if err == nil {
+		r.Findings = append(r.Findings, cut...)
+	}
+	return asIs(r), err
+}
+
+// asIs is what a verb did, and how the VIPs fare after it.
+func asIs(r *realserver.Result) *outcome {
 	vips, state := r.States()
-	return &outcome{r, state, vips}, err
+	return &outcome{r, state, vips}
 }
 
 // foretell is what a verb would do. The states are those of now.

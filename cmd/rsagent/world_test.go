@@ -30,9 +30,13 @@ type world struct {
 	folder     string
 	config     string
 	terminal   bool
+	watched    bool
 	powerless  bool
-	fail       map[string]error // by the item changed
-	opened     int              // how often the kernel was
+	fail       map[string]error                                                    // by the item changed
+	clients    func(times int, vips []netip.Addr) ([]realserver.Connection, error) // nil: none
+	asked      int                                                                 // how often about them
+	ctx        context.Context                                                     // nil: never done
+	opened     int                                                                 // how often the kernel was
 	changes    int
 	in         io.Reader
 	out, errs  bytes.Buffer
@@ -96,6 +100,13 @@ func (w *world) do(_ context.Context, _ *realserver.Host, changes []realserver.C
 	return errs
 }
 
+func (w *world) connections(vips []netip.Addr) ([]realserver.Connection, error) {
+	if w.asked++; w.clients == nil {
+		return nil, nil
+	}
+	return w.clients(w.asked, vips)
+}
+
 type closedPipe struct{}
 
 func (closedPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
@@ -105,7 +116,7 @@ func (w *world) run(args ...string) int {
 	w.out.Reset()
 	w.errs.Reset()
 	e := env{
-		stdin: w.in, stdout: &w.out, stderr: &w.errs, terminal: w.terminal, config: w.config,
+		stdin: w.in, stdout: &w.out, stderr: &w.errs, terminal: w.terminal, watched: w.watched, config: w.config,
 		lookup: func(name string) (string, bool) {
 			if name == "RSAGENT_STATE_DIR" && w.vars[name] == "" {
 				return filepath.Join(w.folder, "state"), true
@@ -122,7 +133,7 @@ func (w *world) run(args ...string) int {
 		privileged: func() bool { return !w.powerless },
 		kernel: func() (realserver.Kernel, func(), error) {
 			w.opened++
-			return realserver.Kernel{Look: w.look, Do: w.do}, func() {}, nil
+			return realserver.Kernel{Look: w.look, Do: w.do, Connections: w.connections}, func() {}, nil
 		},
 	}
 	if w.into != nil {
@@ -131,7 +142,10 @@ func (w *world) run(args ...string) int {
 	if w.brokenPipe {
 		e.stdout = closedPipe{}
 	}
-	return run(context.Background(), e, args)
+	if w.ctx == nil {
+		w.ctx = context.Background()
+	}
+	return run(w.ctx, e, args)
 }
 
 // must runs the command and expects an exit code.

@@ -76,6 +76,8 @@ func TestBadCommandLines(t *testing.T) {
 		"start --vip 10.0.0.100 --rp-filter strict", "start --vip 10.0.0.100 --output xml", "start --vip 10.0.0.100 -o prometheus",
 		"start --vip 10.0.0.100 --timeout soon", "start --vip 10.0.0.100 --timeout -1s", "start --vip 10.0.0.100 --timeout 0s",
 		"start --vip 10.0.0.100 --dry-run=maybe", "status --dry-run", "status --mode dr", "stop --mode dr",
+		"stop --drain soon", "stop --drain 30", "stop --drain 0s", "stop --drain=-1s", "stop --drain", "stop --drain 1s --drain 2s", "stop --force",
+		"stop --force --vip 10.0.0.100", "stop --drain 1s --force=maybe", "start --vip 10.0.0.100 --drain 30s", "restart --drain 30s", "reload --force",
 		"check --dry-run", "check --mode dr", "check stray", "check --port 0", "check --port 65536", "check --port 080", "check --port http", "check --port 80/sctp",
 		"check --port=", "check --port 80,", "check --port", "status --port 80", "check --vip 10.0.0.0/24", "check --config /no/such/file",
 		"start --config /no/such/file", "start --config /", "start --config=",

@@ -39,6 +39,9 @@ var runs = map[string][2]string{
 	"systemctl daemon-reload && systemctl enable --now rsagent-health.socket":                                                     {"scripts/lab/services", "TestHealth"},
 	"systemctl enable --now rsagent-metrics.timer":                                                                                {"scripts/lab/services", "TestMetrics"},
 
+	"ipvsadm -e -t 192.0.2.100:80 -r 192.0.2.11 -g -w 0": {"scripts/lab", "TestDrain"},
+	"rsagent stop --vip 192.0.2.100 --drain 30s":         {"scripts/lab", "TestDrain"},
+
 	"lvs_real.sh start|stop":  {"scripts/lab/services", "TestDropIn"},
 	"start VIP tun":           {"scripts/lab/services", "TestDropIn"},
 	"ip route del VIP dev lo": {"scripts/cases", "TestClassicRoute"},
@@ -50,6 +53,7 @@ var runs = map[string][2]string{
 	"rsagent VERB [flags]": {"scripts/docs", "TestTables"},
 	"stop --config":        {"scripts/cases", "TestDropInStopsAll"},
 	"stop --blackhole":     {"scripts/cases", "TestCase58_ForwardingHost"},
+	"stop --drain":         {"scripts/cases", "TestDrainOver"},
 	"stop --vip":           {"scripts/cases", "TestCase04_GuardsStayForTheOtherVIP"},
 	"stop --vip VIP":       {"scripts/cases", "TestCase58_ForwardingHost"},
 }

@@ -100,15 +100,30 @@ type Process struct {
 // Start starts a command beside the test.
 func (h *Host) Start(t testing.TB, args ...string) *Process {
 	t.Helper()
+	return h.start(t, nil, nil, args)
+}
+
+// start has standard error go to the end of a terminal, where there is one, whose screen is read too.
+func (h *Host) start(t testing.TB, screen, end *os.File, args []string) *Process {
+	t.Helper()
 	p := &Process{cmd: exec.Command(args[0], args[1:]...), name: args[0], done: make(chan struct{})}
 	p.cmd.Env = Environ()
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	if end != nil {
+		p.cmd.Stderr = end
+	}
 	var err error
 	h.Do(func() { err = p.cmd.Start() })
+	if end != nil {
+		end.Close()
+	}
 	if err != nil {
 		t.Fatalf("on %s: %v", h.Name, err)
 	}
 	go func() {
+		if screen != nil {
+			<-p.show(screen)
+		}
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
@@ -135,6 +150,9 @@ func (p *Process) Await(t testing.TB, text string) {
 		t.Fatalf("%s ended without saying %q:\n%s", p.name, text, p.Output())
 	}
 }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
 
 func (p *Process) ended() bool {
 	select {
