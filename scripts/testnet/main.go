@@ -68,7 +68,7 @@ func Rsagent(t testing.TB) string {
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(buildDir(os.Getpid()), "rsagent")
 	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs",
-		"-ldflags", "-s -w", "-o", path, "rsagent/cmd/rsagent")
+		"-gcflags", "all=-l", "-ldflags", "-s -w", "-o", path, "rsagent/cmd/rsagent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build rsagent: %w\n%s", err, output)
