@@ -147,9 +147,11 @@ func (a *alarm) listen(protocol int, groups uint32) (*os.File, error) {
 	return f, nil
 }
 
-// mind has inotify tell of these files, and of no others. What cannot be minded is left to the poll, and is an error.
+// mind has inotify tell of these files, and of no others. What cannot be minded is left to the poll, and is an error. Of what
+// was not minded before, a change may have come after the look that found it: it wakes the watcher once more.
 func (a *alarm) mind(m Minded) error {
 	var errs []error
+	fresh := false
 	want := make(map[Setting]bool, len(m.Settings))
 	for _, s := range m.Settings {
 		want[s] = true
@@ -173,13 +175,16 @@ func (a *alarm) mind(m Minded) error {
 			errs = append(errs, err)
 			break // of descriptors or watches there are no more
 		}
-		a.held[s] = h
+		a.held[s], fresh = h, true
 	}
 	errs = append(errs, a.mindJournal(m.Journal))
 	if m.Tables && a.tables == nil {
 		var err error
 		a.tables, err = a.listen(unix.NETLINK_NETFILTER, groupsTables)
-		errs = append(errs, err)
+		errs, fresh = append(errs, err), fresh || err == nil
+	}
+	if fresh {
+		a.wake()
 	}
 	return errors.Join(errs...)
 }

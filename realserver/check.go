@@ -27,7 +27,7 @@ func (a *Agent) Check(services []Service, given ...netip.Addr) (*Status, error) 
 		if failed != nil {
 			return nil, err
 		}
-		s = &Status{State: Unknown, Guards: []Silence{}, Tunnels: []Arrival{}, host: host}
+		s.host = host
 		managed, _ := a.Managed()
 		for _, v := range managed {
 			if len(given) == 0 || slices.Contains(given, v.Addr) {

@@ -77,11 +77,12 @@ type Status struct {
 }
 
 // Status compares the host with the managed set, or with the VIPs given only. One that is given and
-// not managed is judged by where the host holds it, with default options. It changes nothing.
+// not managed is judged by where the host holds it, with default options. It changes nothing. With an error, all
+// that is told is what there is of a watcher.
 func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 	r, err := a.lookAll(Keep)
 	if err != nil {
-		return nil, err
+		return a.unknown(), err
 	}
 	if len(given) == 0 {
 		vips, state := r.States()
@@ -91,7 +92,7 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 	maps.DeleteFunc(strangers, func(a netip.Addr, _ VIP) bool { return r.VIPs.has(a) || leaving[a].Addr == a })
 	if len(strangers) > 0 {
 		if asIf, err = a.lookAll(Add(sorted(strangers)...)); err != nil {
-			return nil, err
+			return a.unknown(), err
 		}
 	}
 	var (
@@ -114,6 +115,10 @@ func (a *Agent) Status(given ...netip.Addr) (*Status, error) {
 	}
 	drift := slices.DeleteFunc(slices.Clone(asIf.Pending), func(c Change) bool { return !c.concerns(set) })
 	return a.status(asIf, out, together(out), drift), nil
+}
+
+func (a *Agent) unknown() *Status {
+	return &Status{State: Unknown, Guards: []Silence{}, Tunnels: []Arrival{}, Watching: a.watching()}
 }
 
 // lookAll is Look for those to whom a refusal is a finding like any other.

@@ -3,6 +3,7 @@ package realserver
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -30,6 +31,7 @@ type Watcher struct {
 	told      Watching // what is known of it
 	written   Watching // what its file says
 	backoffs  backoffs
+	edits     backoff // of edits of its own that could not be made
 	care      care
 	complaint complaint
 	mind      func(Minded) error
@@ -96,11 +98,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if w.now == nil {
 		w.now = time.Now
 	}
-	release, err := w.Agent.claimWatch()
+	claim, err := w.Agent.claimWatch()
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer func() { claim.Close() }()
+	w.Log.Info("watching", "interval", w.Interval, "on-guard-loss", map[bool]string{false: "keep", true: "withdraw"}[w.Withdraw])
 	journal, err := w.Agent.JournalPath()
 	if err != nil {
 		return err
@@ -129,14 +132,36 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			w.Agent.tellWatching(nil) // where that fails, its lock says so
 			return nil
+		case news = <-wake:
+			continue
 		case <-w.Again:
 			w.backoffs.items = nil
-			news = w.now()
-		case news = <-wake:
 		case <-time.After(min(rest, cmp.Or(w.Beat, rest))):
-			news = w.now()
+		}
+		news = w.now()
+		if claim, err = w.reclaim(claim); err != nil {
+			return err
 		}
 	}
+}
+
+// reclaim sees to it that the claim is found where others look for it: its folder may have been removed. Whoever has made
+// another since is the watcher now, which is an error.
+func (w *Watcher) reclaim(old *os.File) (*os.File, error) {
+	if w.Agent.claimed(old) {
+		return old, nil
+	}
+	claim, err := w.Agent.claimWatch()
+	if errors.Is(err, errWatched) {
+		return old, err
+	}
+	if err != nil {
+		w.Log.Debug("cannot claim the watch again", "error", err)
+		return old, nil
+	}
+	old.Close()
+	w.written = Watching{}
+	return claim, nil
 }
 
 // pause is for a tenth of a second at the most.
@@ -188,7 +213,11 @@ func (w *Watcher) round(ctx context.Context, news time.Time) time.Duration {
 		}
 		_, then = w.backoffs.due(r.Pending, w.now())
 	}
-	if edit := w.guardEdit(r); edit != nil {
+	switch edit, now := w.guardEdit(r), w.now(); {
+	case edit == nil:
+		w.edits = backoff{}
+	case !now.Before(w.edits.until):
+		w.edits.leave(true, now, w.Interval)
 		if after := w.mend(ctx, edit, true, news); after != nil {
 			r = after
 		}
@@ -198,7 +227,7 @@ func (w *Watcher) round(ctx context.Context, news time.Time) time.Duration {
 		w.Log.Debug("some changes are seen by polling only", "error", err)
 	}
 	rest := w.Interval
-	for _, t := range []time.Time{then, w.care.next(r.VIPs, w.Withdraw)} {
+	for _, t := range []time.Time{then, w.edits.until, w.care.next(r.VIPs, w.Withdraw, w.now())} {
 		if !t.IsZero() {
 			rest = min(rest, max(t.Sub(w.now()), time.Millisecond))
 		}
@@ -206,12 +235,12 @@ func (w *Watcher) round(ctx context.Context, news time.Time) time.Duration {
 	return rest
 }
 
-// next is when the guard is to be judged again: given up, or trusted; zero is never.
-func (c *care) next(s Set, withdraw bool) time.Time {
+// next is when the guard is to be judged again: given up, or trusted; zero is that it has been, or that something has to move first.
+func (c *care) next(s Set, withdraw bool, now time.Time) time.Time {
 	switch {
-	case slices.ContainsFunc(s, func(v VIP) bool { return v.Withheld }) && !c.good.IsZero():
+	case slices.ContainsFunc(s, func(v VIP) bool { return v.Withheld }) && !c.good.IsZero() && !c.trusted(now):
 		return c.good.Add(guardTrust)
-	case withdraw && c.good.IsZero() && c.failed >= guardTries:
+	case withdraw && c.good.IsZero() && c.failed >= guardTries && !c.hopeless(now):
 		return c.lost.Add(guardHolds)
 	}
 	return time.Time{}
@@ -221,17 +250,21 @@ func guardLost(p []Change) bool { return slices.ContainsFunc(p, Change.arpGuard)
 
 // guardEdit is what the state of the guard asks for; nil is nothing.
 func (w *Watcher) guardEdit(r *Result) Edit {
-	now := w.now()
+	now, again := w.now(), w.edits.wait > 0 // it has been said
 	switch {
 	case w.care.trusted(now) && slices.ContainsFunc(r.VIPs, func(v VIP) bool { return v.Withheld }):
-		w.Log.Warn("the guard holds again: VIPs withheld come back", "for", guardTrust)
+		if !again {
+			w.Log.Warn("the guard holds again: VIPs withheld come back", "for", guardTrust)
+		}
 		return Release
 	case w.Withdraw && w.care.good.IsZero() && w.care.hopeless(now):
 		gone := unguardedVIPs(r)
 		if len(gone) == 0 {
 			return nil
 		}
-		w.Log.Error("the guard cannot be kept: VIPs are withheld", "vips", names(gone), "lost", now.Sub(w.care.lost).Round(time.Millisecond), "repairs", w.care.failed)
+		if !again {
+			w.Log.Error("the guard cannot be kept: VIPs are withheld", "vips", names(gone), "lost", now.Sub(w.care.lost).Round(time.Millisecond), "repairs", w.care.failed)
+		}
 		return Withhold(gone...)
 	}
 	return nil

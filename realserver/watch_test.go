@@ -3,15 +3,19 @@ package realserver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rsagent/loopback"
 	"rsagent/sysctl"
@@ -285,7 +289,7 @@ func TestWatching(t *testing.T) {
 	if w := a.watching(); w.Running || w.PID != 0 {
 		t.Errorf("there is none, and it says %+v", w)
 	}
-	release, err := a.claimWatch()
+	claim, err := a.claimWatch()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +302,7 @@ func TestWatching(t *testing.T) {
 	if _, err := a.claimWatch(); err == nil || !strings.Contains(err.Error(), "another rsagent watch runs here") {
 		t.Errorf("a second one: %v", err)
 	}
-	release()
+	claim.Close()
 	if w := a.watching(); w.Running || w.PID != 7 {
 		t.Errorf("it was killed, and it says %+v", w)
 	}
@@ -316,4 +320,97 @@ func TestWatching(t *testing.T) {
 	if len(w.Repairs) != mostCounted+1 || w.Total() != 2*mostCounted {
 		t.Errorf("%d items, %d repairs", len(w.Repairs), w.Total())
 	}
+}
+
+// TestWatchLeavesAlone: what can be neither kept nor given up is tried again now and then, and said once; it is no reason to
+// look without a pause.
+func TestWatchLeavesAlone(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		vip  VIP
+		full bool // the journal cannot be written
+	}{{"given up", vipA, false}, {"not guarded", with(vipA, func(v *VIP) { v.Guard = GuardNone }), false}, {"the journal is full", vipA, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWatchtower(t, test.vip, with(vipC, func(v *VIP) { v.AllowDirector = true }))
+			w.Withdraw = true
+			w.looks(time.Minute)
+			w.guardless()
+			if test.full {
+				w.Agent.replace = func(string, []byte) error { return unix.ENOSPC }
+			}
+			w.looks(0)
+			looks, said := 0, ""
+			for end := w.clock.Add(time.Minute); w.clock.Before(end); looks++ {
+				w.log.Reset()
+				rest := w.round(context.Background(), w.clock)
+				said += w.log.String()
+				w.clock = w.clock.Add(rest)
+			}
+			if looks > 60 || strings.Count(said, "cannot be kept") > 1 {
+				t.Errorf("%d looks in a minute:\n%s", looks, said)
+			}
+		})
+	}
+}
+
+// TestWatchClaimsAgain: where its lock has gone with its folder it makes another, but where someone else has.
+func TestWatchClaimsAgain(t *testing.T) {
+	w := newWatchtower(t, vipA)
+	claim, err := w.Agent.claimWatch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := w.reclaim(claim); same != claim || err != nil {
+		t.Errorf("nothing has happened: %v", err)
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if claim, err = w.reclaim(claim); err != nil || !w.Agent.watching().Running {
+		t.Errorf("its folder was removed: %v", err)
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	other, err := w.Agent.claimWatch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.reclaim(claim); !errors.Is(err, errWatched) {
+		t.Errorf("another one watches: %v", err)
+	}
+	claim.Close()
+	other.Close()
+}
+
+// TestAlarmWakesForWhatIsNew: what was not minded yet may have changed since it was looked at.
+func TestAlarmWakesForWhatIsNew(t *testing.T) {
+	dir := t.TempDir()
+	l := linux{conf: sysctl.Tree{Root: dir}}
+	s := Setting{Key: allIgnore}
+	path := l.conf.Path(s.Key)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("1\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	wakes := make(chan bool, 100)
+	mind, closer, err := l.alarm(func() { wakes <- true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closer()
+	for i, want := range []int{1, 0} {
+		if err := mind(Minded{Settings: []Setting{s}, Journal: dir + "/x.json"}); err != nil {
+			t.Fatal(err)
+		}
+		if len(wakes) != want {
+			t.Errorf("minded %d times, it woke %d times", i+1, len(wakes))
+		}
+		for len(wakes) > 0 {
+			<-wakes
+		}
+	}
+	if err := os.WriteFile(path, []byte("0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	<-wakes
 }

@@ -72,9 +72,9 @@ func (w *Watching) Total() (n uint64) {
 // errWatched says that another watcher runs in this network namespace.
 var errWatched = errors.New("another rsagent watch runs here")
 
-// claimWatch makes this process the watcher of its network namespace until the function returned is called, or it ends.
+// claimWatch makes this process the watcher of its network namespace until the file returned is closed, or it ends.
 // The lock is one of an open file description (F_OFD_SETLK): status can ask for it without taking it.
-func (a *Agent) claimWatch() (release func(), err error) {
+func (a *Agent) claimWatch() (*os.File, error) {
 	if err := makeDir(a.StateDir); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
@@ -98,7 +98,18 @@ func (a *Agent) claimWatch() (release func(), err error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return f, nil
+}
+
+// claimed says that a claim is where claimWatch would make it.
+func (a *Agent) claimed(claim *os.File) bool {
+	path, err := a.watchPath()
+	if err != nil {
+		return true // it cannot be told
+	}
+	mine, err := claim.Stat()
+	there, err2 := os.Lstat(path)
+	return err != nil || err2 == nil && os.SameFile(mine, there)
 }
 
 // watchPath is the lock of the watcher; what it tells of itself is beside it.

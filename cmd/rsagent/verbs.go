@@ -364,7 +364,7 @@ func (c *call) differs(configured []realserver.VIP, managed []realserver.VIPStat
 		}
 		v, ok := want[m.Addr]
 		delete(want, m.Addr)
-		if m.Origin, m.IfIndexes, v.Origin = 0, nil, 0; !ok || !reflect.DeepEqual(m.VIP, v) {
+		if m.Origin, m.IfIndexes, m.Withheld, v.Origin = 0, nil, false, 0; !ok || !reflect.DeepEqual(m.VIP, v) {
 			differ = append(differ, m.Addr.String())
 		}
 	}

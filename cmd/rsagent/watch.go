@@ -68,7 +68,6 @@ func (c *call) keep(w *realserver.Watcher) (err error) {
 		w.Beat = d / 3
 	}
 	w.Alive = new(herald).tell
-	w.Log.Info("watching", "interval", w.Interval, "on-guard-loss", guardLosses[truth(w.Withdraw)])
 	err = w.Run(c.ctx)
 	daemon.SdNotify(false, daemon.SdNotifyStopping)
 	if err == nil {

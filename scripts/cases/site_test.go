@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,7 @@ type report struct {
 	VIPs     []vipState
 	Changes  []change
 	Findings []finding
+	Watch    watching
 	Error    *failure
 }
 
@@ -139,6 +141,7 @@ func (s *site) files(t *testing.T) string {
 func (s *site) journal(t *testing.T) string {
 	t.Helper()
 	found, _ := filepath.Glob(filepath.Join(s.state, "*.json"))
+	found = slices.DeleteFunc(found, func(path string) bool { return strings.HasSuffix(path, ".watch.json") })
 	if len(found) != 1 {
 		t.Fatalf("want one journal, got %v", found)
 	}
