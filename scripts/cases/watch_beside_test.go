@@ -18,6 +18,7 @@ import (
 // Other verbs go on beside a watcher: none of them is hindered, and none is undone. What it finds in the journal afterwards is
 // what it keeps.
 func TestWatch_BesideVerbs(t *testing.T) {
+	t.Parallel()
 	testnet.Need(t, "nft")
 	s := newSite(t)
 	down := s.rs.Snapshot(t)
@@ -90,6 +91,7 @@ func (w *watcher) switches(t *testing.T) (n int) {
 // While another verb hangs with the lock in its hand nothing is mended; as soon as it is gone all is. SIGTERM does not wait
 // for it.
 func TestWatch_LockHeld(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	up := s.still(t)
@@ -132,6 +134,7 @@ func (w *watcher) holds(path string) bool {
 
 // A journal that cannot be read is no reason to guess, nor to end: it says so, touches nothing, and goes on when it can.
 func TestWatch_JournalCorrupt(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	w := s.watch(t, never)
@@ -174,6 +177,7 @@ func TestWatch_JournalCorrupt(t *testing.T) {
 // The state directory goes, and so all that was managed: nothing is touched any more. It is made anew, and so is the claim
 // to be the only watcher.
 func TestWatch_StateRemoved(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	w := s.watch(t, "--interval", "100ms")
@@ -197,6 +201,7 @@ func TestWatch_StateRemoved(t *testing.T) {
 // It is killed at any moment, under drift, and started again: nothing is lost, and stop in the end knows what was there
 // before anything.
 func TestWatch_Killed(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.rs.SetIPv4Conf(t, "all", "arp_announce", "1")
 	s.rs.SetIPv4Conf(t, "eth0", "arp_ignore", "3")

@@ -158,6 +158,7 @@ const vipNFT = "10.0.0.102"
 // Each kind of drift is mended although no poll ever looks for it; SIGTERM then leaves all as it is, and stop still knows
 // what was there before anything.
 func TestWatch_Drift(t *testing.T) {
+	t.Parallel()
 	testnet.Need(t, "nft")
 	s := newSite(t)
 	s.rs.SetIPv4Conf(t, "all", "arp_announce", "1")
@@ -185,6 +186,7 @@ func TestWatch_Drift(t *testing.T) {
 // What an interface says that outweighs a good all is drift as well, whether it is there already, is written to as soon as it
 // has come, or comes with it.
 func TestWatch_Interfaces(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	w := s.watch(t, never)
@@ -220,6 +222,7 @@ func TestWatch_Interfaces(t *testing.T) {
 
 // A write through another mount of proc is told of by nobody: the poll finds it, and without that a SIGHUP.
 func TestWatch_NotTold(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	up := s.still(t)
@@ -241,6 +244,7 @@ func TestWatch_NotTold(t *testing.T) {
 
 // One watches. A second says so and ends; it has touched nothing, and the first goes on.
 func TestWatch_Once(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	w := s.watch(t, never)
@@ -257,6 +261,7 @@ func TestWatch_Once(t *testing.T) {
 
 // Who may not, or does not know how to ask, is told so in one line, and nothing has been touched.
 func TestWatch_Refused(t *testing.T) {
+	t.Parallel()
 	testnet.Need(t, "setpriv")
 	s := newSite(t)
 	s.restored(t, func() {
@@ -279,6 +284,7 @@ func TestWatch_Refused(t *testing.T) {
 
 // status tells of a watcher that runs, that was killed, and of none after one that ended; in each form, and without privilege.
 func TestWatch_Status(t *testing.T) {
+	t.Parallel()
 	testnet.Need(t, "setpriv")
 	s := newSite(t)
 	s.state = filepath.Join(s.ofNobody(t), "state") // others can reach it
