@@ -41,7 +41,7 @@ func (b *bench) drains(t *testing.T, c *clients, vips ...VIP) *Agent {
 	}
 	k := b.kernel()
 	k.Connections = c.connections
-	return &Agent{Kernel: k, StateDir: b.dir}
+	return &Agent{Kernel: k, StateDir: b.dir, here: testPlace}
 }
 
 func silentTold(int) {}

@@ -41,7 +41,7 @@ func (b *bench) run(k *bad, e Edit) (*Result, error) {
 		}
 		return b.look(also)
 	}
-	a := &Agent{Kernel: Kernel{Look: look, Do: b.do}, StateDir: b.dir, moved: b.write}
+	a := &Agent{Kernel: Kernel{Look: look, Do: b.do}, StateDir: b.dir, moved: b.write, here: testPlace}
 	return a.Converge(context.Background(), e)
 }
 

@@ -246,7 +246,7 @@ func rulesOfALostJournal(t *testing.T, ruled VIP) {
 		if _, err, _ := b.converge(step.verb, step.given...); err != nil {
 			t.Fatal(err)
 		}
-		r, err := (&Agent{Kernel: b.kernel(), StateDir: b.dir}).Look(Keep)
+		r, err := (&Agent{Kernel: b.kernel(), StateDir: b.dir, here: testPlace}).Look(Keep)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,11 +67,11 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 	if err != nil {
 		return nil, nil, false, err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := a.boot()
 	if err != nil {
-		return nil, nil, false, fmt.Errorf("read the boot id: %w", err)
+		return nil, nil, false, err
 	}
-	s = &store{path: path, boot: strings.TrimSpace(string(boot)), moved: a.moved, replace: a.replace}
+	s = &store{path: path, boot: boot, moved: a.moved, replace: a.replace}
 	if s.moved == nil {
 		s.moved = func() {}
 	}
@@ -107,7 +107,7 @@ func (a *Agent) Managed() (Set, error) {
 
 // JournalPath is where this network namespace's journal is, or would be.
 func (a *Agent) JournalPath() (string, error) {
-	name, err := namespace()
+	name, err := a.namespace()
 	return filepath.Join(a.StateDir, name+".json"), err
 }
 
@@ -232,7 +232,7 @@ func replaceFile(path string, b []byte) error {
 
 // lock keeps other verbs out until the function returned is called. It waits as long as ctx lasts.
 func (a *Agent) lock(ctx context.Context) (unlock func(), err error) {
-	name, err := namespace()
+	name, err := a.namespace()
 	if err != nil {
 		return nil, err
 	}
@@ -275,6 +275,27 @@ func makeDir(path string) error {
 		err = os.Chmod(path, 0o755)
 	}
 	return err
+}
+
+// A where is a boot of this host, by its id, and a network namespace in it.
+type where struct{ boot, namespace string }
+
+func (a *Agent) boot() (string, error) {
+	if a.here.boot != "" {
+		return a.here.boot, nil
+	}
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+func (a *Agent) namespace() (string, error) {
+	if a.here.namespace != "" {
+		return a.here.namespace, nil
+	}
+	return namespace()
 }
 
 // namespace names the network namespace this process is in, as no other was or will be named in this

@@ -37,7 +37,7 @@ func newWatchtower(t *testing.T, vips ...VIP) *watchtower {
 	if _, err, _ := w.converge(Add(vips...)); err != nil {
 		t.Fatal(err)
 	}
-	w.Watcher = &Watcher{Agent: &Agent{Kernel: w.kernel(), StateDir: w.dir}, Interval: 5 * time.Second, Timeout: time.Second,
+	w.Watcher = &Watcher{Agent: &Agent{Kernel: w.kernel(), StateDir: w.dir, here: testPlace}, Interval: 5 * time.Second, Timeout: time.Second,
 		Log:  slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),
 		now:  func() time.Time { return w.clock },
 		mind: func(Minded) error { return nil }}

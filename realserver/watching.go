@@ -114,7 +114,7 @@ func (a *Agent) claimed(claim *os.File) bool {
 
 // watchPath is the lock of the watcher; what it tells of itself is beside it.
 func (a *Agent) watchPath() (string, error) {
-	name, err := namespace()
+	name, err := a.namespace()
 	return filepath.Join(a.StateDir, name+".watch"), err
 }
 

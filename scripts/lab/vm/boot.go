@@ -97,7 +97,7 @@ func twoAtATime(cache string) (func(), error) {
 // is not the TSC leaves the guest, which gives the TSC up unless told that it is reliable.
 func (g *Guest) run(ctx context.Context, image, dir string, more []string) (int, error) {
 	console := filepath.Join(dir, "console")
-	args := append([]string{"-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2048", "-smp", "2",
+	args := append([]string{"-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2048", "-smp", "1",
 		"-display", "none", "-monitor", "none", "-nic", "none", "-serial", "file:" + console, "-serial", "stdio",
 		"-kernel", filepath.Join(image, "vmlinuz"), "-initrd", filepath.Join(image, "initrd"),
 		"-drive", "format=raw,if=virtio,snapshot=on,file=" + filepath.Join(image, "root.img"),
