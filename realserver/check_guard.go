@@ -17,12 +17,25 @@ func (c *checkup) guard() {
 		}
 	}
 	c.borrowing()
+	c.inherited()
+	if slices.ContainsFunc(c.set, VIP.hushed) && !c.Watching.Running {
+		c.add(Info, "nft-unwatched", "arp rsagent", "systemctl enable --now rsagent-watch", "whatever flushes the rules of nftables has this host answer ARP for the VIPs until rsagent runs again, and no watcher does")
+	}
 	if slices.ContainsFunc(c.set, VIP.hushed) && c.around.Systemd && !c.around.Enabled {
 		for _, f := range c.around.Files {
 			if f.Kind == nftablesFile && strings.Contains(f.Text, "flush ruleset") {
 				c.add(Warning, "nft-flush", f.Path, "systemctl enable rsagent", "a reload of %s takes table %s away, and nothing is there that puts it back", f.Path, "arp rsagent")
 			}
 		}
+	}
+}
+
+// inherited finds that the network namespaces to come, of containers, start with what silences this one: there, too, a host
+// then answers for the addresses of an interface on that interface only (net/ipv4/devinet.c, devinet_init_net).
+func (c *checkup) inherited() {
+	key := sysctl.Key{Iface: sysctl.All, Knob: sysctl.ARPIgnore}
+	if v := c.host.Conf[key]; v != 0 && c.around.Inherited && slices.ContainsFunc(c.set, func(v VIP) bool { return v.Addr.Is4() && v.Guard == GuardAll }) {
+		c.add(Info, "inherited", key.String(), "sysctl -w net.core.devconf_inherit_init_net=2", "network namespaces that are made from now on start with %s %d of this one", key, v)
 	}
 }
 

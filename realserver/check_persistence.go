@@ -24,15 +24,52 @@ func (c *checkup) persistence() {
 	}
 	c.undone()
 	for _, f := range c.around.Files {
-		if f.Kind != networkFile {
-			continue
-		}
 		for _, device := range []string{"lo", "tunl0", "ip6tnl0", "sit0", "gre0", "ip6gre0"} {
-			if slices.ContainsFunc(bound, func(v VIP) bool { return v.On() == device }) && flushes(f.Text, device) {
+			if !slices.ContainsFunc(bound, func(v VIP) bool { return v.On() == device }) {
+				continue
+			}
+			if f.Kind == networkFile && flushes(f.Text, device) {
 				c.add(Warning, "networkd", f.Path, fmt.Sprintf(`printf '[Network]\nKeepConfiguration=static\n' >> %s && networkctl reload`, quote(f.Path)), "systemd-networkd manages %s by %s, and takes addresses off it that it does not know", device, f.Path)
+			}
+			if f.Kind == nmFile && connects(f.Text, device) && !slices.ContainsFunc(c.around.Files, func(f File) bool { return f.Kind == nmFile && leaves(f.Text, device) }) {
+				c.add(Warning, "networkmanager", f.Path, fmt.Sprintf(`mkdir -p /etc/NetworkManager/conf.d && printf '[keyfile]\nunmanaged-devices+=interface-name:%s\n' > /etc/NetworkManager/conf.d/rsagent-%s.conf && nmcli general reload`, device, device),
+					"NetworkManager has a connection for %s, %s, and when it brings that up takes addresses off it that are not in there", device, f.Path)
 			}
 		}
 	}
+}
+
+// leaves says that a configuration of NetworkManager's has it leave a device alone (NetworkManager.conf(5)).
+func leaves(text, device string) bool {
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if strings.TrimSuffix(strings.TrimSpace(name), "+") != "unmanaged-devices" {
+			continue
+		}
+		for _, spec := range strings.FieldsFunc(value, func(r rune) bool { return r == ';' || r == ',' }) {
+			if strings.TrimSpace(spec) == "interface-name:"+device {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// connects says that a connection of NetworkManager's is for a device (nm-settings-keyfile(5)).
+func connects(text, device string) bool {
+	section, about := "", false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			section = line
+		}
+		name, value, _ := strings.Cut(line, "=")
+		if section == "[connection]" {
+			name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+			about = about || name == "interface-name" && value == device || name == "type" && value == "loopback" && device == "lo"
+		}
+	}
+	return about
 }
 
 // flushes says that a file of networkd's is about a device, and has it lose addresses of others (systemd.network(5)).

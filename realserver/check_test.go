@@ -18,6 +18,7 @@ import (
 type sick struct {
 	*fake
 	around Surroundings
+	watch  Watching
 }
 
 // checkOn has the groups look at values, and lists level, code and subject of what they find.
@@ -39,7 +40,7 @@ func checkOn(set Set, services []Service, change func(*sick)) (out []string, fin
 	if change != nil {
 		change(s)
 	}
-	st := &Status{host: &s.host, Guards: s.host.silence(set)}
+	st := &Status{host: &s.host, Guards: s.host.silence(set), Watching: s.watch}
 	for _, v := range set {
 		st.VIPs = append(st.VIPs, VIPState{v, Up})
 	}
@@ -118,9 +119,11 @@ func TestCheckup(t *testing.T) {
 			s.around.Borrowers = map[string]bool{"eth1": true}
 		}, nil},
 		{"a reload that flushes", Set{vipAnft}, nil, func(s *sick) {
+			s.watch.Running = true
 			s.around.Systemd, s.around.Files = true, []File{{nftablesFile, "/etc/nftables.conf", "#!/usr/sbin/nft -f\nflush ruleset\n"}}
 		}, []string{"warning nft-flush /etc/nftables.conf", "info not-enabled rsagent.service"}},
 		{"a reload that flushes, and the unit", Set{vipAnft}, nil, func(s *sick) {
+			s.watch.Running = true
 			s.around.Systemd, s.around.Enabled, s.around.Files = true, true, []File{{nftablesFile, "/etc/nftables.conf", "flush ruleset\n"}}
 		}, nil},
 
@@ -225,6 +228,17 @@ func TestCheckup(t *testing.T) {
 		}, nil},
 		{"networkd has lo", Set{vipA}, nil, func(s *sick) { s.network("[Match]\nName=l* eth0\n[Network]\nDHCP=no\n") }, []string{"warning networkd /etc/systemd/network/x.network"}},
 		{"networkd has lo, and keeps", Set{vipA}, nil, func(s *sick) { s.network("[Match]\nName=lo\n[Network]\nKeepConfiguration=static\n") }, nil},
+		{"NetworkManager has lo", Set{vipA}, nil, func(s *sick) { s.nm("[connection]\nid=lo\ntype=loopback\n") }, []string{"warning networkmanager /etc/NetworkManager/system-connections/x.nmconnection"}},
+		{"NetworkManager has it by name", Set{vipA}, nil, func(s *sick) { s.nm("[connection]\ninterface-name = lo\n[ipv4]\nmethod=auto\n") }, []string{"warning networkmanager /etc/NetworkManager/system-connections/x.nmconnection"}},
+		{"NetworkManager has lo, and leaves it alone", Set{vipA}, nil, func(s *sick) {
+			s.nm("[connection]\ntype=loopback\n")
+			s.nm("[keyfile]\nunmanaged-devices=mac:02:00:00:00:00:01; interface-name:lo\n")
+		}, nil},
+		{"NetworkManager has the NIC", Set{vipA}, nil, func(s *sick) { s.nm("[connection]\ninterface-name=eth0\ntype=ethernet\n[x]\ninterface-name=lo\n") }, nil},
+		{"containers inherit", Set{vipA}, nil, func(s *sick) { s.around.Inherited = true }, []string{"info inherited net.ipv4.conf.all.arp_ignore"}},
+		{"containers inherit no more than they had", Set{vip6}, nil, func(s *sick) { s.around.Inherited = true }, nil},
+		{"the nft guard", Set{vipAnft}, nil, nil, []string{"info nft-unwatched arp rsagent"}},
+		{"the nft guard, watched", Set{vipAnft}, nil, func(s *sick) { s.watch.Running = true }, nil},
 		{"networkd has the NIC", Set{vipA}, nil, func(s *sick) { s.network("[Match]\nName=eth0\n[Network]\nDHCP=no\n") }, nil},
 	} {
 		got, finds := checkOn(c.set, c.services, c.change)
@@ -256,6 +270,10 @@ func (s *sick) second(rpFilter int) {
 
 func (s *sick) file(text string) {
 	s.around.Files = append(s.around.Files, File{sysctlFile, "/etc/sysctl.d/x.conf", text})
+}
+
+func (s *sick) nm(text string) {
+	s.around.Files = append(s.around.Files, File{nmFile, "/etc/NetworkManager/system-connections/x.nmconnection", text})
 }
 
 func (s *sick) network(text string) {

@@ -27,6 +27,7 @@ type Surroundings struct {
 	Dropped    uint64                  // packets that the reverse path filter dropped during the look
 	Martians   uint64                  // packets with one of the machine's own addresses as source, likewise
 	Initial    bool                    // this is the machine's first network namespace, and all is its own
+	Inherited  bool                    // network namespaces to come start with its settings, and there are some already
 	Files      []File
 	Claims     []Claim           // who answers for the VIPs, where the neighbours were asked
 	Neighbours map[string]string // by MAC address: an IPv4 address of that neighbour's
@@ -44,6 +45,7 @@ type File struct{ Kind, Path, Text string }
 const (
 	sysctlFile   = "sysctl"   // of sysctl.d, and sysctl.conf, in the order in which they are applied; and of tuned
 	networkFile  = "network"  // of systemd-networkd, where it runs
+	nmFile       = "nm"       // of NetworkManager, where it runs
 	nftablesFile = "nftables" // which nftables.service loads
 )
 
@@ -67,6 +69,7 @@ const beat = 100 * time.Millisecond
 func (l linux) around(h *Host, ask Around) *Surroundings {
 	began, dropped, martians := time.Now(), reversePathDrops(), martianSources()
 	s := &Surroundings{Directs: directs(), Initial: initial()}
+	s.Inherited = s.Initial && inherited("/")
 	s.BackupOnly = readInt("/proc/sys/net/ipv4/vs/backup_only") != 0
 	fail := func(what string, err error) {
 		if err != nil {
@@ -178,6 +181,17 @@ func initial() bool {
 	return err == nil && failed == nil && os.SameFile(own, first)
 }
 
+// inherited says that network namespaces take their settings from the first one, as net.core.devconf_inherit_init_net has it
+// (Documentation/admin-guide/sysctl/net.rst: 0 and 1; 3 is from the one that makes them), and that this host has others.
+func inherited(root string) bool {
+	for _, dir := range []string{"run/netns", "run/docker/netns"} {
+		if found, _ := os.ReadDir(filepath.Join(root, dir)); len(found) > 0 {
+			return readInt(filepath.Join(root, "proc/sys/net/core/devconf_inherit_init_net")) != 2
+		}
+	}
+	return false
+}
+
 // reversePathDrops reads TcpExt IPReversePathFilter of this network namespace.
 func reversePathDrops() uint64 {
 	b, _ := os.ReadFile("/proc/thread-self/net/netstat")
@@ -244,6 +258,16 @@ func configs(root string) (files []File, systemd, enabled bool) {
 	if there("run/systemd/netif/state") {
 		for _, path := range dropIns(root, "systemd/network", "network") {
 			read(networkFile, path)
+		}
+	}
+	if there("run/NetworkManager") {
+		for _, dir := range []string{"etc", "run", "usr/lib"} {
+			for _, pattern := range []string{"system-connections/*.nmconnection", "NetworkManager.conf", "conf.d/*.conf"} {
+				found, _ := filepath.Glob(filepath.Join(root, dir, "NetworkManager", pattern))
+				for _, path := range found {
+					read(nmFile, strings.TrimPrefix(path, root))
+				}
+			}
 		}
 	}
 	for _, path := range []string{"etc/nftables.conf", "etc/sysconfig/nftables.conf"} {

@@ -31,7 +31,7 @@ func TestCheckPersistence(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		script := `set -e; mount --bind "$1/etc" /etc; mkdir -p "$2"; mount -t tmpfs none /run; mkdir -p /run/systemd; mount --bind "$1/systemd" /run/systemd; exec sh -c "$3"`
+		script := `set -e; mount --bind "$1/etc" /etc; mkdir -p "$2"; mount -t tmpfs none /run; mkdir -p /run/systemd; mkdir /run/NetworkManager; mount --bind "$1/systemd" /run/systemd; exec sh -c "$3"`
 		return s.rs.Exec(testnet.Cmd{Args: []string{"unshare", "--mount", "sh", "-c", script, "sh", root, s.state, command}})
 	}
 	check := func(exit int) report {
@@ -47,6 +47,7 @@ func TestCheckPersistence(t *testing.T) {
 		{"sysctl-file", "warning", map[string]string{"etc/sysctl.d/50-old.conf": "# the router's\nnet.ipv4.conf.all.arp_ignore = 0\n"}, []string{"/etc/sysctl.d/50-old.conf:2", "arp_ignore"}, ""},
 		{"sysctl-file", "warning", map[string]string{"etc/sysctl.conf": "net.ipv4.conf.eth0.arp_announce = 7\n"}, []string{"/etc/sysctl.conf:1", "eth0"}, ""},
 		{"networkd", "warning", map[string]string{"systemd/netif/state": "", "etc/systemd/network/10-lo.network": "[Match]\nName=lo\n"}, []string{"10-lo.network", "lo"}, "networkctl"},
+		{"networkmanager", "warning", map[string]string{"etc/NetworkManager/system-connections/lo.nmconnection": "[connection]\nid=lo\ntype=loopback\n"}, []string{"lo.nmconnection", "lo"}, "nmcli"},
 		{"not-enabled", "info", map[string]string{"systemd/system/x": "", "etc/systemd/system/rsagent.service": ""}, []string{"systemctl enable rsagent"}, "systemctl"},
 	} {
 		os.RemoveAll(filepath.Join(root, "etc"))
@@ -65,6 +66,9 @@ func TestCheckPersistence(t *testing.T) {
 		cure := f.Cure
 		if c.then == "networkctl" {
 			cure = "networkctl() { :; }; " + cure
+		}
+		if c.then == "nmcli" {
+			cure = "nmcli() { :; }; " + cure
 		}
 		if c.then == "systemctl" { // which does this
 			cure = "systemctl() { mkdir -p /etc/systemd/system/multi-user.target.wants && ln -s ../$2.service /etc/systemd/system/multi-user.target.wants/; }; " + cure
