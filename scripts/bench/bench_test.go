@@ -25,23 +25,10 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(testnet.Main(m)) }
 
-// A row is one line of the table. Mine and Rival are medians: of milliseconds, of bytes or of counts.
-type row struct {
-	What  string  `json:"what"`
-	VIPs  int     `json:"vips"`
-	Unit  string  `json:"unit"`
-	Mine  float64 `json:"rsagent"`
-	Rival float64 `json:"rival"`
-	Than  string  `json:"than"`
-	Ratio float64 `json:"ratio"` // of Mine to Rival
-	Goal  float64 `json:"goal"`  // the most that Ratio is to be
-	Met   bool    `json:"met"`
-}
-
 // A table is printed line by line as it is measured.
-type table struct{ rows []row }
+type table struct{ rows []Row }
 
-func (t *table) add(r row) {
+func (t *table) add(r Row) {
 	if r.Rival != 0 {
 		r.Ratio = r.Mine / r.Rival
 		r.Met = r.Ratio <= r.Goal
@@ -56,13 +43,7 @@ func (t *table) add(r row) {
 	if r.Met {
 		verdict = "met"
 	}
-	value := func(v float64) string {
-		if r.Unit == "ms" {
-			return fmt.Sprintf("%.2f ms", v)
-		}
-		return fmt.Sprintf("%.0f %s", v, r.Unit)
-	}
-	fmt.Printf("%-24s %6d %12s %12s %7.2f %6.2f %-6s %s\n", r.What, r.VIPs, value(r.Mine), value(r.Rival), r.Ratio, r.Goal, verdict, r.Than)
+	fmt.Printf("%-24s %6d %12s %12s %7.2f %6.2f %-6s %s\n", r.What, r.VIPs, r.value(r.Mine), r.value(r.Rival), r.Ratio, r.Goal, verdict, r.Than)
 }
 
 // TestBench prints the table. It fails where something could not be measured, never for a figure.
@@ -81,10 +62,7 @@ func TestBench(t *testing.T) {
 	if *report == "" {
 		return
 	}
-	text, err := json.MarshalIndent(struct {
-		Machine string `json:"machine"`
-		Rows    []row  `json:"rows"`
-	}{*machine, out.rows}, "", "\t")
+	text, err := json.MarshalIndent(Table{*machine, out.rows}, "", "\t")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,14 +110,14 @@ func (b *bench) single(t *testing.T, out *table) {
 			script := func(verb string) command { return command{shell, r.path, verb, one, "dr"} }
 			than := r.name + ", by " + shell
 			mine, theirs := b.turns(t, 40, side{do: start, undo: stop}, side{do: script("start"), undo: script("stop")})
-			out.add(row{What: "start, cold", VIPs: 1, Unit: "ms", Mine: mine.wall, Rival: theirs.wall, Than: than, Goal: 0.9})
+			out.add(Row{What: "start, cold", VIPs: 1, Unit: "ms", Mine: mine.wall, Rival: theirs.wall, Than: than, Goal: 0.9})
 			mine, theirs = b.turns(t, 40, side{prepare: start, do: start, undo: stop},
 				side{prepare: script("start"), do: script("start"), undo: script("stop")})
-			out.add(row{What: "start again", VIPs: 1, Unit: "ms", Mine: mine.wall, Rival: theirs.wall, Than: than, Goal: 0.75})
+			out.add(Row{What: "start again", VIPs: 1, Unit: "ms", Mine: mine.wall, Rival: theirs.wall, Than: than, Goal: 0.75})
 		}
 	}
 	mine, _ := b.turns(t, 20, side{do: start, undo: stop})
-	out.add(row{What: "peak RSS of a start", VIPs: 1, Unit: "kB", Mine: mine.rss, Rival: 8000, Than: "the goal", Goal: 1})
+	out.add(Row{What: "peak RSS of a start", VIPs: 1, Unit: "kB", Mine: mine.rss, Rival: 8000, Than: "the goal", Goal: 1})
 }
 
 // script writes the classic script in its other form, with ip(8).
@@ -176,25 +154,25 @@ func (b *bench) many(t *testing.T, out *table, n int) {
 	}
 	cold, theirs := b.turns(t, reps, side{do: start, undo: stop}, side{do: bind, undo: unbind})
 	than := "ip -batch and echo"
-	out.add(row{What: "start, cold", VIPs: n, Unit: "ms", Mine: cold.wall, Rival: theirs.wall, Than: than, Goal: map[int]float64{64: 0.9, 1000: 0.75, 10000: 0.83}[n]})
+	out.add(Row{What: "start, cold", VIPs: n, Unit: "ms", Mine: cold.wall, Rival: theirs.wall, Than: than, Goal: map[int]float64{64: 0.9, 1000: 0.75, 10000: 0.83}[n]})
 	if n == 64 {
 		loop := command{"sh", "-c", fmt.Sprintf("for i in $(seq %d); do bash %s start 198.18.0.$i; done", n, b.script(t))}
 		cold, theirs := b.turns(t, 10, side{do: start, undo: stop}, side{do: loop, undo: unbind})
-		out.add(row{What: "start, cold", VIPs: n, Unit: "ms", Mine: cold.wall, Rival: theirs.wall, Than: "a loop of the classic script, ip", Goal: 0.05})
+		out.add(Row{What: "start, cold", VIPs: n, Unit: "ms", Mine: cold.wall, Rival: theirs.wall, Than: "a loop of the classic script, ip", Goal: 0.05})
 		return
 	}
 	cold, kernel := b.turns(t, reps, side{do: start, undo: stop}, side{call: pipelined(n, "host"), undo: unbind})
-	out.add(row{What: "start, cold", VIPs: n, Unit: "ms", Mine: cold.wall, Rival: kernel.wall, Than: "the netlink messages alone", Goal: map[int]float64{1000: 1.5, 10000: 1.1}[n]})
+	out.add(Row{What: "start, cold", VIPs: n, Unit: "ms", Mine: cold.wall, Rival: kernel.wall, Than: "the netlink messages alone", Goal: map[int]float64{1000: 1.5, 10000: 1.1}[n]})
 	again, cold := b.turns(t, reps, side{prepare: start, do: start, undo: stop}, side{do: start, undo: stop})
-	out.add(row{What: "start again", VIPs: n, Unit: "ms", Mine: again.wall, Rival: cold.wall, Than: "its cold start", Goal: map[int]float64{1000: 0.4, 10000: 0.05}[n]})
+	out.add(Row{What: "start again", VIPs: n, Unit: "ms", Mine: again.wall, Rival: cold.wall, Than: "its cold start", Goal: map[int]float64{1000: 0.4, 10000: 0.05}[n]})
 	gone, theirs := b.turns(t, reps, side{prepare: start, do: stop}, side{prepare: bind, do: unbind})
-	out.add(row{What: "stop", VIPs: n, Unit: "ms", Mine: gone.wall, Rival: theirs.wall, Than: than, Goal: map[int]float64{1000: 0.7, 10000: 0.82}[n]})
+	out.add(Row{What: "stop", VIPs: n, Unit: "ms", Mine: gone.wall, Rival: theirs.wall, Than: than, Goal: map[int]float64{1000: 0.7, 10000: 0.82}[n]})
 	if n == 10000 {
-		out.add(row{What: "peak RSS of a start", VIPs: n, Unit: "kB", Mine: cold.rss, Rival: 32000, Than: "the goal", Goal: 1})
+		out.add(Row{What: "peak RSS of a start", VIPs: n, Unit: "kB", Mine: cold.rss, Rival: 32000, Than: "the goal", Goal: 1})
 		small, _, _ := b.files(t, 100)
 		few, _ := b.turns(t, 20, side{do: b.agent("start", "--config", small), undo: stop})
 		one, _ := b.turns(t, 20, side{do: b.agent("start", "--vip", vip(1).String()), undo: stop})
-		out.add(row{What: "user CPU a VIP", VIPs: n, Unit: "ns", Mine: 1e6 * (cold.user - one.user) / float64(n), Rival: 1e6 * (few.user - one.user) / 100, Than: "a VIP of 100", Goal: 1})
+		out.add(Row{What: "user CPU a VIP", VIPs: n, Unit: "ns", Mine: 1e6 * (cold.user - one.user) / float64(n), Rival: 1e6 * (few.user - one.user) / 100, Than: "a VIP of 100", Goal: 1})
 	}
 }
 
@@ -237,14 +215,14 @@ func (b *bench) status(t *testing.T, out *table) {
 		b.Run(t, "ip", "link", "add", fmt.Sprintf("br%d", i), "type", "bridge")
 	}
 	mine, _ := b.turns(t, 40, side{prepare: start, do: status, undo: stop})
-	out.add(row{What: "status, 500 links", VIPs: 1, Unit: "ms", Mine: mine.wall, Rival: 10, Than: "the goal", Goal: 1})
+	out.add(Row{What: "status, 500 links", VIPs: 1, Unit: "ms", Mine: mine.wall, Rival: 10, Than: "the goal", Goal: 1})
 	for i := range 500 {
 		b.Run(t, "ip", "link", "del", fmt.Sprintf("br%d", i))
 	}
 	conf, _, _ := b.files(t, 10000)
 	start = b.agent("start", "--config", conf)
 	asked, cold := b.turns(t, 5, side{prepare: start, do: status, undo: stop}, side{do: start, undo: stop})
-	out.add(row{What: "status", VIPs: 10000, Unit: "ms", Mine: asked.wall, Rival: cold.wall, Than: "its cold start", Goal: 0.05})
+	out.add(Row{What: "status", VIPs: 10000, Unit: "ms", Mine: asked.wall, Rival: cold.wall, Than: "its cold start", Goal: 0.05})
 }
 
 // size is that of the binary.
@@ -253,7 +231,7 @@ func (b *bench) size(t *testing.T, out *table) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.add(row{What: "binary", Unit: "bytes", Mine: float64(st.Size()), Rival: 6e6, Than: "the goal", Goal: 1})
+	out.add(Row{What: "binary", Unit: "bytes", Mine: float64(st.Size()), Rival: 6e6, Than: "the goal", Goal: 1})
 }
 
 // leak counts the ARP replies for a VIP while it is asked for without pause.
@@ -285,5 +263,5 @@ func leak(t *testing.T, out *table, n int) {
 	}
 	mine := count(b.agent("start", "--config", conf), b.agent("stop"))
 	theirs := count(classic(add, 1, 2), classic(del, 0, 0))
-	out.add(row{What: fmt.Sprintf("ARP replies, %d cycles", cycles), VIPs: n, Unit: "", Mine: float64(mine), Rival: float64(theirs), Than: "the classic order", Goal: 0})
+	out.add(Row{What: fmt.Sprintf("ARP replies, %d cycles", cycles), VIPs: n, Unit: "", Mine: float64(mine), Rival: float64(theirs), Than: "the classic order", Goal: 0})
 }

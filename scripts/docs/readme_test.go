@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rsagent/arp"
+	"rsagent/scripts/bench"
 	"rsagent/scripts/testnet"
 	"rsagent/tunnel"
 )
@@ -83,13 +84,13 @@ func TestConfigExample(t *testing.T) {
 // TestTables: each verb, flag and row of policy stands in the README, in its own words.
 func TestTables(t *testing.T) {
 	text := readme(t)
-	for _, verb := range []string{"start", "stop", "restart", "reload", "status", "check", "version"} {
+	for _, verb := range []string{"start", "stop", "restart", "reload", "status", "check", "watch", "version"} {
 		if !strings.Contains(text, "| `"+verb+"` |") {
 			t.Errorf("no verb %s", verb)
 		}
 	}
 	flags := map[string]bool{}
-	for _, verb := range []string{"start", "stop", "status", "check"} {
+	for _, verb := range []string{"start", "stop", "status", "check", "watch"} {
 		help, err := exec.Command(testnet.Rsagent(t), verb, "--help").Output()
 		if err != nil {
 			t.Fatal(err)
@@ -111,6 +112,17 @@ func TestTables(t *testing.T) {
 		if !strings.Contains(text, "| "+r.Why+" | "+r.Source+" |") {
 			t.Errorf("%s: neither reason %q nor source %q", r.Knob, r.Why, r.Source)
 		}
+	}
+}
+
+// TestFigures: the README's table is that of the run that was kept.
+func TestFigures(t *testing.T) {
+	figures, err := bench.Figures()
+	if err != nil || len(figures.Rows) < 20 || figures.Machine == "" {
+		t.Fatalf("%d figures, of %q: %v", len(figures.Rows), figures.Machine, err)
+	}
+	if text := readme(t); !strings.Contains(text, figures.Markdown()) || !strings.Contains(text, figures.Machine) {
+		t.Errorf("the README has not the table of scripts/bench/figures.json, on %s:\n%s", figures.Machine, figures.Markdown())
 	}
 }
 
