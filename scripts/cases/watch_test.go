@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,9 +84,29 @@ func (w *watcher) told(t *testing.T) (told watching) {
 
 // ended says that the process is no more, or a zombie.
 func (w *watcher) ended() bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(w.Pid()) + "/stat")
+	state := stateIn(fmt.Sprintf("/proc/%d/stat", w.Pid()))
+	return state == "" || state == "Z"
+}
+
+// threads are the states of its threads.
+func (w *watcher) threads(t *testing.T) (states []string) {
+	t.Helper()
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", w.Pid()))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no threads: %v", err)
+	}
+	for _, path := range paths {
+		states = append(states, stateIn(path))
+	}
+	return states
+}
+
+// stateIn is the state that a file of proc_pid_stat(5) tells; "" is none.
+func stateIn(path string) string {
+	text, _ := os.ReadFile(path)
 	_, rest, _ := strings.Cut(string(text), ") ")
-	return err != nil || strings.HasPrefix(rest, "Z")
+	state, _, _ := strings.Cut(rest, " ")
+	return state
 }
 
 // end has it end by SIGTERM, which is no failure and changes nothing.
@@ -205,6 +224,7 @@ func TestWatch_Interfaces(t *testing.T) {
 		mended(name)
 	}
 	w.Signal(unix.SIGSTOP)
+	testnet.Eventually(t, "each thread to stop", func() bool { return !slices.ContainsFunc(w.threads(t), func(state string) bool { return state != "T" }) })
 	s.rs.SetIPv4Conf(t, "default", "arp_ignore", "4")
 	testnet.Wire(t, s.rs, "eth1", "", s.peer, "eth1", "10.0.0.2/24")
 	s.rs.SetIPv4Conf(t, "default", "arp_ignore", "0")
