@@ -34,13 +34,15 @@ var shapes = map[string][]attr{
 	"fib":       {number, number, number},                                       // destination, result, flags
 	"range":     {number, number, value, value},                                 // source, operator, from, to
 	"match":     {text, number, blob},                                           // of iptables: an extension's name, revision, what it is told
-	"target":    {text},                                                         // of iptables: an extension's name
+	"target":    {text, number, blob},                                           // the same
+	"nat":       {number},                                                       // type; to where is of no interest
+	"objref":    {number},                                                       // type, where it is no map's
 	"bitwise":   {number, number, number, value, value, maybe},                  // source, destination, length, mask, xor, operation
 	"cmp":       {number, number, value},                                        // source, operator, value
 	"exthdr":    {maybe, octet, number, number, maybe, number, maybe},           // destination, type, offset, length, flags, operation, source
 	"immediate": {number, value},                                                // destination, value or verdict
 	"lookup":    {text, number, maybe, none, maybe},                             // set, source, destination, its id, flags
-	"meta":      {number, number},                                               // destination, key
+	"meta":      {number, number, maybe},                                        // destination, key, source
 	"payload":   {maybe, number, number, number, maybe, number, number, number}, // destination, base, offset, length, source, checksum: type, offset, flags
 }
 

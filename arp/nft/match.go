@@ -99,19 +99,45 @@ func (j *judge) meta(e Expr) {
 		j.set(e.num[1], binary.NativeEndian.AppendUint32(nil, uint32(j.p.Index)))
 	case unix.NFT_META_PKTTYPE:
 		j.set(e.num[1], []byte{unix.PACKET_HOST})
+	case unix.NFT_META_MARK:
+		if j.mark != nil {
+			j.set(e.num[1], j.mark)
+		}
 	}
 }
 
-const stateNew = 8 // NF_CT_STATE_BIT(IP_CT_NEW), include/uapi/linux/netfilter/nf_conntrack_common.h
-
-func (j *judge) ct(e Expr) {
-	j.forget(e.num[1])
-	if e.num[2] == unix.NFT_CT_STATE {
-		j.set(e.num[1], binary.NativeEndian.AppendUint32(nil, stateNew))
+// setMark has a rule set the packet's mark. What it was before, nobody knows.
+func (j *judge) setMark(e Expr, sure bool) {
+	v, known := j.take(e.num[3], 4)
+	if j.mark = nil; sure && j.certain && !slices.Contains(known, false) {
+		j.mark = slices.Clone(v)
 	}
 }
 
-// fib is known where it asks for the route back by the interface that the packet came in by, and there is none.
+// readdressed says that a rule writes to the packet's destination, or its port.
+func (j *judge) readdressed(e Expr) bool {
+	over := func(from, to uint32) bool { return e.num[3] < to && from < e.num[3]+e.num[4] }
+	switch e.num[2] {
+	case unix.NFT_PAYLOAD_NETWORK_HEADER:
+		return j.p.Family == IP && over(16, 20) || j.p.Family == IP6 && over(24, 40)
+	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
+		return over(2, 4)
+	}
+	return false
+}
+
+// The kinds of objects that a rule refers to and that have it go on (include/uapi/linux/netfilter/nf_tables.h).
+const (
+	objCounter = 1
+	objHelper  = 3
+	objTimeout = 7
+	objSecmark = 8
+	objExpect  = 9
+)
+
+// fib is known where it asks for the route back by the interface that the packet came in by, and there is none; and of what kind
+// the destination is. To one interface alone an address is local only if it is on that (net/ipv4/fib_frontend.c,
+// __inet_dev_addr_type): a VIP on lo is not to any NIC.
 func (j *judge) fib(e Expr) {
 	const bySource, byIface, toType = 1, 8, 3 // NFTA_FIB_F_SADDR, NFTA_FIB_F_IIF, NFT_FIB_RESULT_ADDRTYPE
 	const byDestination = 2
@@ -121,6 +147,10 @@ func (j *judge) fib(e Expr) {
 	case j.p.Unwrapped && result != toType && flags&bySource != 0 && flags&byIface != 0:
 		j.set(reg, make([]byte, 16))
 		j.back = true
+	case result == toType && flags&byDestination != 0 && flags&byIface != 0 && j.p.On != j.p.Iface:
+		if j.p.On != "" {
+			j.set(reg, binary.NativeEndian.AppendUint32(nil, unix.RTN_UNICAST))
+		}
 	case result == toType && flags&byDestination != 0:
 		j.set(reg, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 	}
@@ -185,85 +215,7 @@ func (j *judge) within(e Expr) (yes, known bool) {
 	return yes == (e.num[2] == unix.NFT_RANGE_EQ), true
 }
 
-// lookup asks a set. Of a verdict map it tells the verdict too.
-func (j *judge) lookup(c *placed, e Expr) (yes, known bool, verdict string) {
-	i := slices.IndexFunc(j.sets, func(s placedSet) bool {
-		return s.family == c.family && s.table == c.table && s.Name == e.data[1]
-	})
-	if i < 0 {
-		j.forget(e.num[3])
-		return true, false, ""
-	}
-	s := j.sets[i]
-	n := int(s.Keys.size)
-	key, sure := j.take(e.num[2], n)
-	key, sure = slices.Clone(key), slices.Clone(sure)
-	isMap, isVerdict := s.Flags&setMap != 0, s.Values.number == verdicts
-	if isMap && !isVerdict {
-		j.forget(e.num[3])
-	}
-	unknown := func() (bool, bool, string) {
-		j.may = j.may || isVerdict // where it leads is not known
-		return true, false, ""
-	}
-	if !slices.Contains(sure, true) {
-		return unknown()
-	}
-	elements, err := j.elements(s)
-	if err != nil {
-		j.failed = err
-		return unknown()
-	}
-	found, known := holds(s.Set, elements, key, sure)
-	inverted := e.num[5]&1 != 0 // NFT_LOOKUP_F_INV
-	switch {
-	case !known:
-		return unknown()
-	case found == nil || inverted:
-		return (found == nil) == inverted, true, ""
-	case isVerdict:
-		return true, true, found.Value
-	case isMap:
-		j.set(e.num[3], []byte(found.Value))
-	}
-	return true, true, ""
-}
-
-// holds finds a key in a set's elements; nil is none.
-func holds(s Set, elements []Element, key []byte, sure []bool) (found *Element, known bool) {
-	complete := !slices.Contains(sure, false)
-	var all *Element
-	known = true
-	for i := range elements {
-		e := &elements[i]
-		switch {
-		case e.flags&catchAll != 0:
-			all = e
-		case e.flags&ranged != 0:
-			return nil, false // of several parts, each from here to there
-		case s.Flags&intervals != 0:
-			if !complete {
-				return nil, false
-			}
-			if e.Key <= string(key) && (found == nil || e.Key > found.Key || e.Key == found.Key && e.flags&intervalEnd == 0) {
-				found = e
-			}
-		default:
-			yes, certain := equal(key, sure, e.Key)
-			if yes && certain {
-				return e, true
-			}
-			known = known && (certain || !yes)
-		}
-	}
-	if found != nil && found.flags&intervalEnd != 0 {
-		found = nil
-	}
-	if found == nil && known {
-		found = all
-	}
-	return found, known
-}
+const stateAlias = 1 << 13 // XT_CONNTRACK_STATE_ALIAS: it was written as -m state
 
 // match is what iptables' own extensions ask: those that have no counterpart in nftables' words, or had none once. See
 // include/uapi/linux/netfilter/xt_tcpudp.h, xt_conntrack.h.
@@ -277,9 +229,13 @@ func (j *judge) match(e Expr) (yes, known bool) {
 		if name == "tcp" && info[9] != 0 && info[10]&info[9] != 2&info[9] { // flags asked for, and not those of a SYN
 			return false, true
 		}
+		if from, to := e16.Uint16(info[4:]), e16.Uint16(info[6:]); j.p.Port == 0 {
+			return true, from == 0 && to == 65535
+		}
 		return e16.Uint16(info[4:]) <= j.p.Port && j.p.Port <= e16.Uint16(info[6:]), true
-	case name == "conntrack" && e.num[2] >= 2 && len(info) >= 152 && e16.Uint16(info[146:]) == 1: // asks for the state, and no more
-		return (e16.Uint16(info[150:])&stateNew != 0) != (e16.Uint16(info[148:])&1 != 0), true
+	case name == "conntrack" && e.num[2] >= 2 && len(info) >= 152 && e16.Uint16(info[146:])&^stateAlias == 1: // asks for the state, and no more
+		state, known := j.state()
+		return (uint32(e16.Uint16(info[150:]))&state != 0) != (e16.Uint16(info[148:])&1 != 0), known
 	}
 	return true, false
 }

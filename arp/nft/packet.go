@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strings"
 
@@ -15,7 +16,8 @@ type Packet struct {
 	Port      uint16 // its destination port
 	Iface     string // that it comes in by
 	Index     int
-	Unwrapped bool // it came out of a tunnel, by which no route leads back to its sender
+	Unwrapped bool   // it came out of a tunnel, by which no route leads back to its sender
+	On        string // the interface that has Dst; "" is not known
 }
 
 // A Fate is what becomes of a packet, as far as that is certain. The zero Fate is a packet that passes, or of which the
@@ -43,19 +45,24 @@ const (
 	dropped
 )
 
-const maxSteps = 200_000 // rules looked at for one packet, before it counts as unknown
+const maxSteps = 200_000 // rules and verdicts looked at for one packet, before it counts as unknown
 
 // A judge is one packet on its way through the rules. Of each byte of the registers it knows whether it is known.
 type judge struct {
 	*Ruleset
-	p      Packet
-	reg    [64]byte
-	known  [64]bool
-	may    bool // a rule before may have accepted
-	back   bool // the rule at hand asks for the route back
-	fate   Fate
-	steps  int
-	failed error
+	p       Packet
+	reg     [64]byte
+	known   [64]bool
+	base    *placed // the chain at whose hook it is
+	certain bool    // it does come by the rule at hand
+	may     bool    // a rule before may have accepted
+	back    bool    // the rule at hand asks for the route back
+	track   tracking
+	mark    []byte   // nil is not known
+	forks   []string // verdicts, of which one may be the rule's
+	fate    Fate
+	steps   int
+	failed  error
 }
 
 // Judge is the fate of a packet. Errors: those of reading the sets that decide.
@@ -63,7 +70,7 @@ func (rs *Ruleset) Judge(p Packet) (Fate, error) {
 	j := &judge{Ruleset: rs, p: p}
 	for _, hook := range incoming {
 		for _, c := range rs.bases(p.Family, hook) {
-			j.may = false
+			j.base, j.may = c, false
 			e := j.chain(c, true, 0)
 			if j.fate.Redirected {
 				return Fate{Redirected: true}, j.failed
@@ -93,6 +100,7 @@ const (
 	returnCode   = ^uint32(4) // NFT_RETURN, -5
 	redirectCode = 1 << 16    // none of the kernel's: it gets another destination
 	stolenCode   = redirectCode + 1
+	forkCode     = redirectCode + 2 // one of several, or none
 )
 
 // chain has the packet pass a chain. certain is that it does come by it.
@@ -106,6 +114,7 @@ func (j *judge) chain(c *placed, certain bool, depth int) end {
 			j.may = true
 			return through
 		}
+		j.certain = certain
 		code, target, sure := j.rule(c, r)
 		sure = sure && certain
 		switch code {
@@ -131,6 +140,8 @@ func (j *judge) chain(c *placed, certain bool, depth int) end {
 				return through
 			}
 			certain = certain && (code != gotoCode)
+		case forkCode:
+			certain = j.fork(c, depth) && certain
 		default: // accepted, or no longer here
 			j.fate.Redirected = j.fate.Redirected || code == redirectCode
 			if sure {
@@ -142,6 +153,28 @@ func (j *judge) chain(c *placed, certain bool, depth int) end {
 	return through
 }
 
+// fork has the packet pass all that it may come by. It tells whether it then surely goes on in this chain.
+func (j *judge) fork(c *placed, depth int) (back bool) {
+	back = true
+	for _, v := range j.forks {
+		if j.steps++; j.steps >= maxSteps {
+			j.may = true
+			return false
+		}
+		switch code, target, _ := verdictOf(v, false); code {
+		case continueCode, dropCode:
+		case returnCode:
+			back = false
+		case jumpCode, gotoCode:
+			j.chain(j.find(c, target), false, depth+1)
+			back = back && code != gotoCode
+		default:
+			j.may = true
+		}
+	}
+	return back
+}
+
 // rule tells what a rule decides; sure is that all it asks is known to be so. What is known not to be so decides nothing.
 func (j *judge) rule(c *placed, r Rule) (code uint32, target string, sure bool) {
 	sure, j.back = true, false
@@ -149,10 +182,15 @@ func (j *judge) rule(c *placed, r Rule) (code uint32, target string, sure bool) 
 		yes, known := true, true
 		switch name := strings.TrimSuffix(e.Name, otherKind); name {
 		case "payload":
+			if e.num[1] == 0 && j.readdressed(e) {
+				return redirectCode, "", sure
+			}
 			j.payload(e)
 		case "meta":
 			if e.num[1] != 0 {
 				j.meta(e)
+			} else if e.num[2] == unix.NFT_META_MARK {
+				j.setMark(e, sure)
 			}
 		case "ct":
 			j.ct(e)
@@ -167,6 +205,9 @@ func (j *judge) rule(c *placed, r Rule) (code uint32, target string, sure bool) 
 		case "lookup":
 			var verdict string
 			yes, known, verdict = j.lookup(c, e)
+			if yes && len(j.forks) > 0 {
+				return forkCode, "", false
+			}
 			if verdict != "" && yes && known {
 				return verdictOf(verdict, sure)
 			}
@@ -179,20 +220,42 @@ func (j *judge) rule(c *placed, r Rule) (code uint32, target string, sure bool) 
 				}
 			}
 			j.forget(e.num[1])
-		case "counter", "log", "last", "notrack", "objref":
+			if e.num[1] != verdictRegister {
+				j.set(e.num[1], []byte(e.data[2]))
+			}
+		case "counter", "log", "last":
+		case "notrack":
+			j.untrack(sure)
+		case "objref":
+			switch e.num[1] {
+			case objCounter, objHelper, objTimeout, objSecmark, objExpect:
+			default: // it may end the rule, or take the packet away; so may one out of a map
+				j.may, known = true, false
+			}
 		case "reject":
 			return dropCode, "", sure
-		case "nat", "redir", "masq":
+		case "nat":
+			if e.num[1] == unix.NFT_NAT_SNAT {
+				return stolenCode, "", sure
+			}
 			return redirectCode, "", sure
-		case "queue", "tproxy", "synproxy", "flow_offload", "fwd":
+		case "redir", "masq", "tproxy":
+			return redirectCode, "", sure
+		case "queue", "synproxy", "flow_offload", "fwd":
 			return stolenCode, "", sure
 		case "target":
 			switch e.data[1] {
 			case "REJECT", "DROP":
 				return dropCode, "", sure
-			case "DNAT", "REDIRECT", "NETMAP":
+			case "DNAT", "REDIRECT", "NETMAP", "TPROXY":
 				return redirectCode, "", sure
-			case "LOG", "NFLOG", "MARK", "CONNMARK", "TRACE", "CT", "TCPMSS", "CLASSIFY", "DSCP", "TOS", "SECMARK", "CONNSECMARK", "CHECKSUM":
+			case "NOTRACK":
+				j.untrack(sure)
+			case "CT":
+				if info := []byte(e.data[3]); len(info) < 2 || binary.NativeEndian.Uint16(info)&1 != 0 { // XT_CT_NOTRACK
+					j.untrack(sure)
+				}
+			case "LOG", "NFLOG", "MARK", "CONNMARK", "TRACE", "TCPMSS", "CLASSIFY", "DSCP", "TOS", "SECMARK", "CONNSECMARK", "CHECKSUM":
 			default:
 				return stolenCode, "", sure
 			}

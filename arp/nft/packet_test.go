@@ -17,11 +17,16 @@ func TestMain(m *testing.M) { os.Exit(testnet.Main(m)) }
 // TestJudge has the kernel hold rules as nft(8) makes them, and judges packets by what it shows of them.
 func TestJudge(t *testing.T) {
 	testnet.Need(t, "nft")
-	tcp := nft.Packet{Family: nft.IP, Protocol: unix.IPPROTO_TCP, Dst: netip.MustParseAddr("10.0.0.100"), Port: 80, Iface: "eth0", Index: 7}
-	ipip := nft.Packet{Family: nft.IP, Protocol: unix.IPPROTO_IPIP, Dst: netip.MustParseAddr("10.0.0.11"), Iface: "eth0", Index: 7}
+	tcp := nft.Packet{Family: nft.IP, Protocol: unix.IPPROTO_TCP, Dst: netip.MustParseAddr("10.0.0.100"), Port: 80, Iface: "eth0", Index: 7, On: "lo"}
+	nicToo := tcp // a VIP that is on the NIC too
+	nicToo.On = ""
+	anyPort := tcp
+	anyPort.Port = 0
+	ipip := nft.Packet{Family: nft.IP, Protocol: unix.IPPROTO_IPIP, Dst: netip.MustParseAddr("10.0.0.11"), Iface: "eth0", Index: 7, On: "eth0"}
 	gue := nft.Packet{Family: nft.IP6, Protocol: unix.IPPROTO_UDP, Dst: netip.MustParseAddr("fd00::11"), Port: 6080, Iface: "eth0", Index: 7}
 	out6 := nft.Packet{Family: nft.IP6, Protocol: unix.IPPROTO_TCP, Dst: netip.MustParseAddr("fd00::100"), Port: 80, Iface: "ip6tnl0", Index: 9, Unwrapped: true}
 	const drop, input = "policy drop;", "table inet filter { chain in { type filter hook input priority 0; "
+	const pre = "table inet f { chain pre { type filter hook prerouting priority raw; "
 	for _, c := range []struct {
 		name, rules string
 		packet      nft.Packet
@@ -78,6 +83,33 @@ func TestJudge(t *testing.T) {
 		{"no route at all", "table inet f { chain pre { type filter hook prerouting priority raw; fib saddr oif missing drop; }; }", out6, ""},
 		{"the route back of a NIC", "table inet f { chain pre { type filter hook prerouting priority raw; fib saddr . iif oif missing drop; }; }", tcp, ""},
 		{"not local", "table inet f { chain pre { type filter hook prerouting priority raw; fib daddr type != local drop; }; }", tcp, ""},
+		{"not local to the NIC", pre + "fib daddr . iif type != { local, broadcast } drop; }; }", tcp, "inet f pre 3"},
+		{"not local to the NIC, that has it too", pre + "fib daddr . iif type != { local, broadcast } drop; }; }", nicToo, ""},
+		{"local to the NIC", pre + "fib daddr . iif type != { local, broadcast } drop; }; }", ipip, ""},
+		{"untracked", pre + "tcp dport 80 notrack; }; chain in { type filter hook input priority 0; policy drop; ct state untracked accept; }; }", tcp, ""},
+		{"untracked, and not new", pre + "tcp dport 80 notrack; }; chain in { type filter hook input priority 0; policy drop; ct state new accept; }; }", tcp, "inet f in 0"},
+		{"untracked too late", "table inet f { chain pre { type filter hook prerouting priority mangle; notrack; }; chain in { type filter hook input priority 0; ct state new drop; }; }", tcp, "inet f in"},
+		{"some are untracked", pre + "ip saddr 10.9.0.1 notrack; }; chain in { type filter hook input priority 0; policy drop; ct state untracked accept; }; }", tcp, ""},
+		{"before there is a connection", pre + "ct state new tcp dport 80 drop; }; }", tcp, ""},
+		{"before there is a connection, invalid", pre + "ct state invalid drop; }; }", tcp, "inet f pre 2"},
+		{"a named limit", "table inet f { limit l { rate over 100/second; }; chain in { type filter hook input priority 0; tcp dport 80 limit name l drop; }; }", tcp, ""},
+		{"a named quota", "table inet f { quota q { over 9 mbytes; }; chain in { type filter hook input priority 0; tcp dport 80 quota name q drop; }; }", tcp, ""},
+		{"a named counter", "table inet f { counter k { }; chain in { type filter hook input priority 0; tcp dport 80 counter name k drop; }; }", tcp, "inet f in"},
+		{"a counter of a map", "table inet f { counter k { }; chain in { type filter hook input priority 0; counter name tcp dport map { 443 : k } drop; }; }", tcp, ""},
+		{"a limit of a set's element", "table ip f { set s { type inet_service; limit rate over 100/second; elements = { 80 limit rate over 100/second }; }; chain c { type filter hook input priority 0; tcp dport @s drop; }; }", tcp, ""},
+		{"a counter of a set's element", "table ip f { set s { type inet_service; counter; elements = { 80 }; }; chain c { type filter hook input priority 0; tcp dport @s drop; }; }", tcp, "ip f c"},
+		{"either, redirected", "table ip n { chain a { tcp dport 80 redirect to :8080; }; chain b { tcp dport 80 redirect to :8081; }; chain p { type nat hook prerouting priority -100; numgen random mod 2 vmap { 0 : goto a, 1 : goto b }; }; }", tcp, "elsewhere"},
+		{"some dropped, the rest by policy", input + drop + "ip saddr vmap { 10.9.0.1 : drop, 10.9.0.2 : jump web }; }; chain web { tcp dport 81 accept; }; }", tcp, "inet filter in 0"},
+		{"some accepted", input + drop + "ip saddr vmap { 10.9.0.1 : drop, 10.9.0.2 : jump web }; }; chain web { tcp dport 80 accept; }; }", tcp, ""},
+		{"some go back", "table inet f { chain web { ip saddr vmap { 10.9.0.1 : return }; drop; }; chain in { type filter hook input priority 0; jump web; }; }", tcp, ""},
+		{"some go elsewhere", "table inet f { chain other { tcp dport 443 drop; }; chain in { type filter hook input priority 0; ip saddr vmap { 10.9.0.1 : goto other }; drop; }; }", tcp, ""},
+		{"another source", "table ip n { chain p { type nat hook input priority 100; tcp dport 80 snat to 10.0.0.11; }; }; table inet f { chain late { type filter hook input priority 150; tcp dport 80 drop; }; }", tcp, "inet f late"},
+		{"another port, written", "table inet f { chain pre { type filter hook prerouting priority -150; tcp dport 80 tcp dport set 8080; }; chain in { type filter hook input priority 0; tcp dport 80 drop; }; }", tcp, "elsewhere"},
+		{"another class, written", "table inet f { chain pre { type filter hook prerouting priority -150; ip dscp set cs1; }; chain in { type filter hook input priority 0; tcp dport 80 drop; }; }", tcp, "inet f in"},
+		{"a proxy", "table ip f { chain pre { type filter hook prerouting priority -150; tcp dport 80 tproxy to :8080 accept; }; }", tcp, "elsewhere"},
+		{"some port", input + drop + " tcp dport 443 accept; }; }", anyPort, ""},
+		{"marked by a rule", "table inet f { chain pre { type filter hook prerouting priority -150; tcp dport 80 meta mark set 7; }; chain in { type filter hook input priority 0; meta mark 7 drop; }; }", tcp, "inet f in"},
+		{"some marked by a rule", "table inet f { chain pre { type filter hook prerouting priority -150; ip saddr 10.9.0.1 meta mark set 7; }; chain in { type filter hook input priority 0; meta mark 7 drop; }; }", tcp, ""},
 		{"marked", input + "meta mark 7 drop; meta mark set 7; tcp dport 80 counter; }; }", tcp, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

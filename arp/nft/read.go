@@ -167,12 +167,25 @@ func decodeElements(b []byte) (out []Element) {
 					e.flags |= number32(v)
 				case setElemKeyEnd:
 					e.flags |= ranged
+				case unix.NFTA_SET_ELEM_EXPR:
+					e.flags |= hedge(v)
+				case setElemExprs:
+					each(v, func(_ uint16, v []byte) { e.flags |= hedge(v) })
 				}
 			})
 			out = append(out, e)
 		})
 	})
 	return out
+}
+
+// hedge is the flag of an element with an expression that may end the rule which finds it: a limit, a quota.
+func hedge(expr []byte) uint32 {
+	switch decodeExpr(expr).Name {
+	case "counter", "last":
+		return 0
+	}
+	return hedged
 }
 
 func decodeChain(b []byte) (c Chain, table string) {

@@ -39,6 +39,8 @@ type placedSet struct {
 
 const (
 	setElemKeyEnd = 10         // NFTA_SET_ELEM_KEY_END
+	setElemExprs  = 11         // NFTA_SET_ELEM_EXPRESSIONS
+	hedged        = 1 << 30    // an element that is found only now and then; no flag of the kernel's
 	ranged        = 1 << 31    // an element with KEY_END; no flag of the kernel's
 	intervalEnd   = 1          // NFT_SET_ELEM_INTERVAL_END
 	catchAll      = 2          // NFT_SET_ELEM_CATCHALL
