@@ -7,9 +7,7 @@ import (
 	"sort"
 	"strings"
 
-	"rsagent/arp/nft"
 	"rsagent/sysctl"
-	"rsagent/tunnel"
 )
 
 // unseen is the code of what could not be looked at.
@@ -185,109 +183,4 @@ func (v VIP) flags() string {
 		b.WriteString(" --allow-director")
 	}
 	return b.String()
-}
-
-// ways are the NICs by which packets may come: the uplink first, then others that are up and have an address; a few.
-func (c *checkup) ways() (out []NIC) {
-	has := map[string]bool{}
-	for _, a := range c.host.Addrs {
-		has[a.Device] = has[a.Device] || !a.Prefix.Addr().IsLinkLocalUnicast()
-	}
-	if l := c.host.uplink(); l != nil {
-		out = append(out, NIC{l.Name, l.Index})
-	}
-	for _, l := range c.host.Links {
-		if l.Speaks() && l.Up && has[l.Name] && len(out) < 8 && !slices.Contains(out, NIC{l.Name, l.Index}) {
-			out = append(out, NIC{l.Name, l.Index})
-		}
-	}
-	return out
-}
-
-// A probe is a packet that has to come through, and what it is for.
-type probe struct {
-	packet  nft.Packet
-	vip     VIP
-	what    string // in words
-	match   string // in nft's words
-	allow   string // in those of firewall-cmd
-	service Service
-}
-
-// needed are the packets that have to come through: what the director wraps, by the uplink; and what the clients sent, by
-// the uplink or out of the tunnel. Where no service is named it is any, of TCP or of UDP.
-func (c *checkup) needed() (out []probe) {
-	nics := c.nics
-	if len(nics) == 0 {
-		return nil
-	}
-	services, ways := c.services, map[tunnel.In]bool{}
-	if len(services) == 0 {
-		services = []Service{{}, {UDP: true}}
-	}
-	for _, v := range c.set {
-		p := nft.Packet{Family: nft.IP, Dst: v.Addr, Iface: nics[0].Name, Index: nics[0].Index}
-		if v.Addr.Is6() {
-			p.Family = nft.IP6
-		}
-		if v.Mode == TUN {
-			if in := v.way(); !ways[in] {
-				ways[in] = true
-				out = append(out, c.outer(in, v, nics[0]))
-			}
-			l := c.host.link(v.kind().Device)
-			if l == nil {
-				continue
-			}
-			p.Iface, p.Index, p.Unwrapped = l.Name, l.Index, true
-		}
-		for _, s := range services {
-			p.Protocol, p.Port = s.number(), s.Port
-			x := probe{packet: p, vip: v, service: s, what: "what comes for " + v.Addr.String()}
-			x.match = fmt.Sprintf("%s daddr %s", p.Family, v.Addr)
-			if s.Port != 0 {
-				x.what = fmt.Sprintf("%s port %d to %s", strings.ToUpper(s.protocol()), s.Port, v.Addr)
-				x.match = fmt.Sprintf("%s dport %d", s.protocol(), s.Port)
-				x.allow = "--add-port=" + s.String()
-			}
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-// way is how the VIP's wrapped packets come.
-func (v VIP) way() tunnel.In {
-	in := v.in()
-	if v.kind().UDP() || len(in) == 1 {
-		return in[len(in)-1]
-	}
-	for _, i := range in { // an ip6tnl takes both versions
-		if inner := map[uint8]int{4: 4, 41: 6}[i.Protocol]; inner == version(v.Addr) {
-			return i
-		}
-	}
-	return in[0]
-}
-
-// outer is a wrapped packet, to this host's own address.
-func (c *checkup) outer(in tunnel.In, v VIP, nic NIC) probe {
-	p := nft.Packet{Family: nft.IP, Protocol: in.Protocol, Port: in.Port, Iface: nic.Name, Index: nic.Index}
-	if in.Outer == 6 {
-		p.Family = nft.IP6
-	}
-	for _, a := range c.host.Addrs {
-		if ip := a.Prefix.Addr(); a.Device == nic.Name && version(ip) == in.Outer && a.Scope == "global" && !c.set.has(ip) {
-			p.Dst = ip
-			break
-		}
-	}
-	x := probe{packet: p, vip: v, what: fmt.Sprintf("protocol %d over IPv%d", in.Protocol, in.Outer),
-		match: fmt.Sprintf("meta nfproto ipv%d meta l4proto %d", in.Outer, in.Protocol), allow: fmt.Sprintf("--add-protocol=%d", in.Protocol)}
-	if in.Port != 0 {
-		x.what = fmt.Sprintf("UDP port %d over IPv%d", in.Port, in.Outer)
-		x.match, x.allow = fmt.Sprintf("meta nfproto ipv%d udp dport %d", in.Outer, in.Port), fmt.Sprintf("--add-port=%d/udp", in.Port)
-	}
-	x.what += ", which the director wraps the VIP's packets in,"
-	return x
 }

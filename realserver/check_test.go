@@ -167,6 +167,16 @@ func TestCheckup(t *testing.T) {
 			s.addAddr(addr("203.0.113.11/24", "eth1"), "global")
 			s.fates(Set{vipA}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Iface == "eth0" })
 		}, []string{"warning firewall rule 7 of chain inet filter in"}},
+		{"by the uplink, and the VIP is of another NIC's subnet", Set{vipA}, []Service{web}, func(s *sick) {
+			s.listen("0.0.0.0", web, 0, false)
+			s.second(0)
+			s.fates(Set{vipA}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Iface == "eth0" })
+		}, nil},
+		{"by the NIC in whose subnet the VIP is", Set{vipA}, []Service{web}, func(s *sick) {
+			s.listen("0.0.0.0", web, 0, false)
+			s.second(0)
+			s.fates(Set{vipA}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Iface == "eth1" })
+		}, []string{"warning firewall rule 7 of chain inet filter in"}},
 		{"TCP is dropped, UDP is not", Set{vipA}, nil, func(s *sick) { s.fates(Set{vipA}, nil, dropped, func(p nft.Packet) bool { return p.Protocol == 6 }) }, nil},
 		{"all is dropped", Set{vipA}, nil, func(s *sick) { s.fates(Set{vipA}, nil, dropped, func(nft.Packet) bool { return true }) },
 			[]string{"error firewall rule 7 of chain inet filter in"}},

@@ -215,7 +215,11 @@ func (j *judge) within(e Expr) (yes, known bool) {
 	return yes == (e.num[2] == unix.NFT_RANGE_EQ), true
 }
 
-const stateAlias = 1 << 13 // XT_CONNTRACK_STATE_ALIAS: it was written as -m state
+// What xt_conntrack.h has otherwise than nftables, or beside.
+const (
+	xtUntracked = 1 << 8  // XT_CONNTRACK_STATE_UNTRACKED
+	stateAlias  = 1 << 13 // XT_CONNTRACK_STATE_ALIAS: it was written as -m state
+)
 
 // match is what iptables' own extensions ask: those that have no counterpart in nftables' words, or had none once. See
 // include/uapi/linux/netfilter/xt_tcpudp.h, xt_conntrack.h.
@@ -235,6 +239,9 @@ func (j *judge) match(e Expr) (yes, known bool) {
 		return e16.Uint16(info[4:]) <= j.p.Port && j.p.Port <= e16.Uint16(info[6:]), true
 	case name == "conntrack" && e.num[2] >= 2 && len(info) >= 152 && e16.Uint16(info[146:])&^stateAlias == 1: // asks for the state, and no more
 		state, known := j.state()
+		if state == stateUntracked {
+			state = xtUntracked
+		}
 		return (uint32(e16.Uint16(info[150:]))&state != 0) != (e16.Uint16(info[148:])&1 != 0), known
 	}
 	return true, false

@@ -50,8 +50,8 @@ func TestMatch(t *testing.T) {
 		"established":                {port: 80, accept: []Expr{xt("match", "conntrack", conntrack(6, 0))}, drops: true},
 		"established, as -m state":   {port: 80, accept: []Expr{xt("match", "conntrack", conntrack(6, stateAlias))}, drops: true},
 		"new, as -m state":           {port: 80, accept: []Expr{xt("match", "conntrack", conntrack(stateNew, stateAlias))}},
-		"untracked":                  {port: 80, early: []Expr{xt("target", "CT", notrack)}, accept: []Expr{xt("match", "conntrack", conntrack(stateUntracked, 0))}},
-		"untracked, by the old name": {port: 80, early: []Expr{xt("target", "NOTRACK", nil)}, accept: []Expr{xt("match", "conntrack", conntrack(stateUntracked, 0))}},
+		"untracked":                  {port: 80, early: []Expr{xt("target", "CT", notrack)}, accept: []Expr{xt("match", "conntrack", conntrack(256, 0))}},
+		"untracked, by the old name": {port: 80, early: []Expr{xt("target", "NOTRACK", nil)}, accept: []Expr{xt("match", "conntrack", conntrack(256, 0))}},
 		"untracked, so not new":      {port: 80, early: []Expr{xt("target", "CT", notrack)}, accept: []Expr{xt("match", "conntrack", conntrack(stateNew, 0))}, drops: true},
 		"in a zone":                  {port: 80, early: []Expr{xt("target", "CT", make([]byte, 32))}, accept: []Expr{xt("match", "conntrack", conntrack(stateNew, 0))}},
 	} {

@@ -7,7 +7,7 @@ import (
 )
 
 // The states of connections, by include/uapi/linux/netfilter/nf_conntrack_common.h: NF_CT_STATE_INVALID_BIT,
-// NF_CT_STATE_BIT(IP_CT_NEW) and NF_CT_STATE_UNTRACKED_BIT. iptables has the same (xt_conntrack.h).
+// NF_CT_STATE_BIT(IP_CT_NEW) and NF_CT_STATE_UNTRACKED_BIT.
 const (
 	stateInvalid   = 1
 	stateNew       = 8

@@ -1,6 +1,8 @@
 package cases
 
 import (
+	"net"
+	"strings"
 	"testing"
 
 	"rsagent/scripts/testnet"
@@ -23,6 +25,7 @@ func TestCheckFirewall(t *testing.T) {
 		"a rule":           {"table inet filter { chain in { type filter hook input priority 0; ct state established accept; tcp dport " + port + " counter drop; }; }", "rule 3 of chain inet filter in"},
 		"a policy":         {"table ip f { chain c { type filter hook input priority 0; policy drop; ct state established,related accept; tcp dport 22 accept; }; }", "the policy of chain ip f c"},
 		"before the input": {"table inet raw { chain pre { type filter hook prerouting priority raw; ip daddr " + vip + " drop; }; }", "rule 2 of chain inet raw pre"},
+		"not on the NIC":   {"table inet f { chain pre { type filter hook prerouting priority raw; fib daddr . iif type != { local, broadcast, multicast } drop; }; }", "rule 3 of chain inet f pre"},
 		"a chain":          {"table inet f { chain web { ip daddr 10.0.0.64/26 reject; }; chain c { type filter hook input priority 0; iifname eth0 jump web; }; }", "chain inet f web"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,6 +45,37 @@ func TestCheckFirewall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Rules that let in what clients send, in whatever roundabout way, are no finding: clients are served.
+func TestCheckFirewallLetsIn(t *testing.T) {
+	testnet.Need(t, "nft")
+	s := newSite(t)
+	s.do(t, "start", "--vip", vip)
+	port, at := s.serve(t, vip, vip)
+	for name, rules := range map[string]string{
+		"untracked":      "table inet f { chain pre { type filter hook prerouting priority raw; tcp dport PORT notrack; }; chain out { type filter hook output priority raw; tcp sport PORT notrack; }; chain in { type filter hook input priority 0; policy drop; ct state untracked accept; }; }",
+		"a limit's name": "table inet f { limit l { rate over 1000/second; }; chain in { type filter hook input priority 0; tcp dport PORT limit name l drop; }; }",
+		"a quota's name": "table inet f { quota q { over 100 mbytes; }; chain in { type filter hook input priority 0; tcp dport PORT quota name q drop; }; }",
+		"a set's limits": "table ip f { set s { type inet_service; limit rate over 1000/second; elements = { PORT limit rate over 1000/second }; }; chain in { type filter hook input priority 0; tcp dport @s drop; }; }",
+		"by a mark":      "table inet f { chain pre { type filter hook prerouting priority mangle; tcp dport PORT meta mark set 7; }; chain in { type filter hook input priority 0; policy drop; meta mark 7 accept; }; }",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.nft(t, "flush ruleset; "+strings.ReplaceAll(rules, "PORT", port))
+			if err := s.servedOn(vip, at); err != nil {
+				t.Fatal(err)
+			}
+			s.lacks(t, "firewall", "--port", port)
+		})
+	}
+	// Either of two chains hands the port on, as kube-proxy's do.
+	s.nft(t, strings.ReplaceAll("flush ruleset; table ip n { chain a { tcp dport 9 dnat to "+vip+":PORT; }; chain b { tcp dport 9 dnat to "+vip+":PORT; }; "+
+		"chain pre { type nat hook prerouting priority -100; ip daddr "+vip+" numgen random mod 2 vmap { 0 : goto a, 1 : goto b }; }; }", "PORT", port))
+	if err := s.servedOn(vip, net.JoinHostPort(vip, "9")); err != nil {
+		t.Fatal(err)
+	}
+	s.finds(t, "redirected", "info", []string{vip, "9/tcp"}, "--port", "9")
+	s.lacks(t, "no-listener", "--port", "9")
 }
 
 // Where nothing at all can come in, no port need be named.
