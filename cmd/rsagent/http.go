@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/netip"
@@ -138,21 +139,40 @@ func parseRequest(text string) (r request) {
 }
 
 // target is the VIP that a request is about, or none where it is about all; or why there is no such thing. One that is sent
-// to a proxy names the host first.
+// to a proxy names the host first, by a scheme in capitals or not (RFC 3986, section 3.1). Some clients escape a colon.
 func target(s string) (vip netip.Addr, status int) {
-	if rest, ok := strings.CutPrefix(s, "http://"); ok {
-		_, s, _ = strings.Cut(rest, "/")
+	const scheme = "http://"
+	s, _, _ = strings.Cut(s, "?")
+	if len(s) >= len(scheme) && strings.EqualFold(s[:len(scheme)], scheme) {
+		_, s, _ = strings.Cut(s[len(scheme):], "/")
 		s = "/" + s
 	}
-	s, _, _ = strings.Cut(s, "?")
 	if s == "/" {
 		return vip, 0
 	}
-	vip, err := realserver.ParseAddr(strings.TrimPrefix(s, "/"))
-	if err != nil || !strings.HasPrefix(s, "/") {
+	path, ok := unescaped(s)
+	vip, err := realserver.ParseAddr(strings.TrimPrefix(path, "/"))
+	if err != nil || !ok || !strings.HasPrefix(s, "/") {
 		return netip.Addr{}, httpNotFound
 	}
 	return vip, 0
+}
+
+// unescaped is a path without its percent-encoding (RFC 3986, section 2.1).
+func unescaped(s string) (string, bool) {
+	first, rest, found := strings.Cut(s, "%")
+	if !found {
+		return s, true
+	}
+	if len(rest) < 2 {
+		return "", false
+	}
+	b, err := hex.DecodeString(rest[:2])
+	if err != nil {
+		return "", false
+	}
+	rest, ok := unescaped(rest[2:])
+	return first + string(b) + rest, ok
 }
 
 func control(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

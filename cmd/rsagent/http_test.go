@@ -81,6 +81,8 @@ func TestHTTP(t *testing.T) {
 	check(0, 200, "/10.0.0.100", "10.0.0.100")
 	check(0, 200, "/10.0.0.101?x=y", "10.0.0.101")
 	check(0, 200, "http://10.0.0.11:5380/10.0.0.100", "10.0.0.100")
+	check(0, 200, "http://10.0.0.11:5380?x=/10.0.0.102", "10.0.0.100", "10.0.0.101")
+	check(0, 200, "Http://a/10%2E0.0.10%30", "10.0.0.100")
 	w.set1("all", "arp_ignore", 0)
 	check(1, 503, "/", "10.0.0.100", "10.0.0.101")
 	check(1, 503, "/10.0.0.100", "10.0.0.100")
@@ -115,6 +117,8 @@ var requests = []struct {
 	{"GET /10.0.0.100/32" + plain, 0},
 	{"GET http://a" + plain, 0},
 	{"GET /2001:db8::100?x=/y" + plain, 0},
+	{"GET /2001%3adb8%3A:100%2F128" + plain, 0},
+	{"GET HTTP://a/10.0.0.100" + plain, 0},
 
 	{"", 400},
 	{"\r\n\r\n", 400},
@@ -145,6 +149,10 @@ var requests = []struct {
 	{"GET //10.0.0.100" + plain, 404},
 	{"GET /../etc/passwd" + plain, 404},
 	{"GET https://a/" + plain, 404},
+	{"GET /10.0.0.100%" + plain, 404},
+	{"GET /10.0.0.10%3" + plain, 404},
+	{"GET /10.0.0.10%+3" + plain, 404},
+	{"GET %2f10.0.0.100" + plain, 404},
 
 	{"POST / HTTP/1.1\r\nHost: a\r\n\r\n", 405},
 	{"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 405},
