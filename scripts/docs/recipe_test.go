@@ -39,6 +39,10 @@ var runs = map[string][2]string{
 	"systemctl daemon-reload && systemctl enable --now rsagent-health.socket":                                                     {"scripts/lab/services", "TestHealth"},
 	"systemctl enable --now rsagent-metrics.timer":                                                                                {"scripts/lab/services", "TestMetrics"},
 
+	"systemctl enable --now rsagent-watch": {"scripts/lab/services", "TestWatch"},
+	"systemctl reload rsagent-watch":       {"scripts/lab/services", "TestWatch"},
+	"systemctl start rsagent-watch":        {"scripts/lab/services", "TestWatch"},
+
 	"ipvsadm -e -t 192.0.2.100:80 -r 192.0.2.11 -g -w 0": {"scripts/lab", "TestDrain"},
 	"rsagent stop --vip 192.0.2.100 --drain 30s":         {"scripts/lab", "TestDrain"},
 
@@ -50,6 +54,8 @@ var runs = map[string][2]string{
 	"seed.sh DISK": {"scripts/lab/callers", "TestFirstBoot"},
 
 	"rsagent check":        {"scripts/cases", "TestCheckHealthy"},
+	"rsagent start":        {"scripts/lab/services", "TestUnit"},
+	"rsagent watch":        {"scripts/lab", "TestWatchRestarts"},
 	"rsagent VERB [flags]": {"scripts/docs", "TestTables"},
 	"stop --config":        {"scripts/cases", "TestDropInStopsAll"},
 	"stop --blackhole":     {"scripts/cases", "TestCase58_ForwardingHost"},
@@ -59,7 +65,7 @@ var runs = map[string][2]string{
 }
 
 // names are no commands, though they have more than one word; nor are options, which TestTables holds to the program.
-var names = []string{"arp rsagent", "inet rsagent", "mode any", `rsagent_vip_state{state="up"} == 0`}
+var names = []string{"arp rsagent", "inet rsagent", "mode any", "rsagent_watch: true", `rsagent_vip_state{state="up"} == 0`}
 
 // TestRecipes: all that the README has one type is run by a test, and nothing else is in the table.
 func TestRecipes(t *testing.T) {

@@ -85,11 +85,11 @@ func TestRPM(t *testing.T) {
 		run(t, []string{"VERSION=" + version, "ARCHES=amd64", "OUT=" + dir}, "./build.sh", "rpm")
 		packages = append(packages, filepath.Join(dir, "rsagent-"+version+"-1.x86_64.rpm"))
 	}
-	reload := []string{"daemon-reload", "list-units --plain --no-legend --state=active rsagent.service rsagent@*.service",
+	reload := []string{"daemon-reload", "try-restart rsagent-watch.service", "list-units --plain --no-legend --state=active rsagent.service rsagent@*.service",
 		"reload rsagent.service", "reload rsagent@192.0.2.101.service", "daemon-reload"}
-	stop := []string{"disable --quiet rsagent.service rsagent-online.service rsagent-health.socket rsagent-metrics.timer rsagent@192.0.2.101.service",
+	stop := []string{"disable --quiet rsagent.service rsagent-watch.service rsagent-online.service rsagent-health.socket rsagent-metrics.timer rsagent@192.0.2.101.service",
 		"stop rsagent-health.socket rsagent-metrics.timer rsagent-metrics.service",
-		"stop rsagent-online.service rsagent.service rsagent@*.service", "daemon-reload"}
+		"stop rsagent-watch.service rsagent-online.service rsagent.service rsagent@*.service", "daemon-reload"}
 	for _, c := range []struct {
 		name                   string
 		bare                   bool

@@ -147,7 +147,7 @@ func says(t *testing.T, text string, words ...string) {
 // retire makes of the host one that has never had rsagent.
 func retire(t *testing.T) {
 	t.Helper()
-	testnet.Here().Try("systemctl", "disable", "--now", "rsagent.service", "rsagent-online.service")
+	testnet.Here().Try("systemctl", "disable", "--now", "rsagent.service", "rsagent-online.service", "rsagent-watch.service")
 	testnet.Here().Try("dpkg", "--purge", "rsagent")
 	for _, pattern := range []string{binary, config, units + "/rsagent*"} {
 		paths, _ := filepath.Glob(pattern)

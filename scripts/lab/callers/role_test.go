@@ -95,8 +95,9 @@ func TestRole(t *testing.T) {
 	})
 	t.Run("a list that is edited", func(t *testing.T) {
 		seen := monitor(t)
-		r := play(t, `["192.0.2.100", {"address": "192.0.2.102", "mode": "tun"}]`, "--diff")
+		r := play(t, `["192.0.2.100", {"address": "192.0.2.102", "mode": "tun"}]`, "--diff", "-e", "rsagent_watch=true")
 		r.went(t)
+		says(t, testnet.Here().Run(t, "systemctl", "is-active", "rsagent-watch.service"), "active")
 		says(t, r.text, "withdraw 192.0.2.101/32 dev lo: host -> absent", "-- 192.0.2.101")
 		serves(t, "192.0.2.100 lo", "192.0.2.102 tunl0")
 		events := seen()
@@ -110,6 +111,11 @@ func TestRole(t *testing.T) {
 		serves(t)
 		is(t, "is-active", "inactive")
 		is(t, "is-enabled", "disabled")
+		for _, verb := range []string{"is-active", "is-enabled"} { // it is asked for no longer, either
+			if testnet.Here().Try("systemctl", verb, "rsagent-watch.service").Code == 0 {
+				t.Errorf("systemctl %s rsagent-watch.service: it is", verb)
+			}
+		}
 	})
 	t.Run("a start that fails", func(t *testing.T) {
 		dir := "/run/systemd/system/rsagent.service.d"

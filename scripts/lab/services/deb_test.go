@@ -42,7 +42,7 @@ func TestDeb(t *testing.T) {
 	}
 	moves(t, func() { install(t, oldDeb) })
 	equal(t, before)
-	for _, unit := range []string{"rsagent.service", "rsagent-online.service", "rsagent-health.socket", "rsagent-metrics.timer"} {
+	for _, unit := range []string{"rsagent.service", "rsagent-watch.service", "rsagent-online.service", "rsagent-health.socket", "rsagent-metrics.timer"} {
 		isActive(t, unit, "inactive")
 		says(t, exits(t, 1, "systemctl", "is-enabled", unit), "disabled")
 	}
@@ -51,13 +51,13 @@ func TestDeb(t *testing.T) {
 
 	// By the file, an instance and by hand.
 	configure(t, "10.9.0.104")
-	systemctl(t, "enable", "--now", "rsagent", "rsagent@10.9.0.105", "rsagent-online", "rsagent-health.socket", "rsagent-metrics.timer")
+	systemctl(t, "enable", "--now", "rsagent", "rsagent@10.9.0.105", "rsagent-watch", "rsagent-online", "rsagent-health.socket", "rsagent-metrics.timer")
 	here.Run(t, "rsagent", "start", "--vip", "10.9.0.106")
 	holds(t, "10.9.0.104", "10.9.0.105", "10.9.0.106")
 
 	here.Run(t, "dpkg", "-r", "rsagent")
 	equal(t, before)
-	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service", "rsagent-online.service", "rsagent-health.socket", "rsagent-metrics.timer"} {
+	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service", "rsagent-watch.service", "rsagent-online.service", "rsagent-health.socket", "rsagent-metrics.timer"} {
 		isActive(t, unit, "inactive")
 	}
 	if enabled, _ := filepath.Glob("/etc/systemd/system/*.wants/rsagent*"); len(enabled) > 0 {
@@ -78,14 +78,16 @@ func TestDebUpgrade(t *testing.T) {
 	before := newSite(t)
 	here.Run(t, "dpkg", "-i", "--force-downgrade", oldDeb)
 	configure(t, "10.9.0.104")
-	systemctl(t, "enable", "--now", "rsagent", "rsagent@10.9.0.105")
+	systemctl(t, "enable", "--now", "rsagent", "rsagent@10.9.0.105", "rsagent-watch")
+	old := theWatcher(t)
 	c := newClient(t, "10.9.0.104", "10.9.0.105")
 	configure(t, "10.9.0.104", "10.9.0.106") // the upgrade reloads
 	moves(t, func() {
 		c.whole(t, func() { here.Run(t, "dpkg", "-i", newDeb) })
 	}, "+10.9.0.106")
 	says(t, here.Run(t, "rsagent", "version"), "rsagent 1.1.0 ")
-	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service"} {
+	another(t, old).runs(t, "/usr/sbin/rsagent")
+	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service", "rsagent-watch.service"} {
 		isActive(t, unit, "active")
 		exits(t, 0, "systemctl", "is-enabled", unit)
 	}
@@ -102,7 +104,7 @@ func TestDebUpgrade(t *testing.T) {
 	moves(t, func() {
 		c.whole(t, func() { says(t, exits(t, 0, "dpkg", "-i", newDeb), "could not reload") })
 	})
-	systemctl(t, "disable", "--now", "rsagent", "rsagent@10.9.0.105")
+	systemctl(t, "disable", "--now", "rsagent", "rsagent@10.9.0.105", "rsagent-watch")
 	c.unplug(t)
 	equal(t, before)
 }

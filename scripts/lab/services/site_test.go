@@ -58,7 +58,7 @@ func loadIPIP(t *testing.T) {
 
 func stopAll(t *testing.T) {
 	t.Helper()
-	here.Run(t, "systemctl", "stop", "rsagent.service", "rsagent-online.service", "rsagent@*.service")
+	here.Run(t, "systemctl", "stop", "rsagent.service", "rsagent-watch.service", "rsagent-online.service", "rsagent@*.service")
 	here.Run(t, "rsagent", "stop")
 	here.Try("systemctl", "reset-failed", "rsagent*")
 	for _, path := range []string{yamlFile, defaultFile, "/etc/sysconfig/rsagent"} {

@@ -204,7 +204,7 @@ func TestUnitFollowsNFTables(t *testing.T) {
 func TestVerify(t *testing.T) {
 	newSite(t)
 	units := []string{unitFiles + "rsagent.service", unitFiles + "rsagent@.service", unitFiles + "rsagent-online.service",
-		unitFiles + "rsagent-metrics.service", unitFiles + "rsagent-health@.service"}
+		unitFiles + "rsagent-watch.service", unitFiles + "rsagent-metrics.service", unitFiles + "rsagent-health@.service"}
 	if said := exits(t, 0, append([]string{"systemd-analyze", "verify", "--man=no"}, units...)...); said != "" {
 		t.Error(said)
 	}

@@ -1,0 +1,155 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rsagent/scripts/testnet"
+)
+
+// watch has a watcher look after the host, which never polls, and waits until it has looked.
+func (a agent) watch(t *testing.T) *testnet.Process {
+	t.Helper()
+	p := a.host.Start(t, a.bin, "watch", "--state-dir", a.state, "--interval", "24h")
+	testnet.Eventually(t, "the watcher on "+a.host.Name+" to look", func() bool {
+		for _, path := range match(t, filepath.Join(a.state, "*.watch.json")) {
+			text, _ := os.ReadFile(path)
+			if strings.Contains(string(text), fmt.Sprintf(`"pid":%d,`, p.Pid())) {
+				return true
+			}
+		}
+		return false
+	})
+	return p
+}
+
+func match(t *testing.T, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// TestWatchRestarts: a watcher that ends, by a signal that it can heed or one that it cannot, and one that comes after it,
+// cost no connection and no packet, and no address comes or goes.
+func TestWatchRestarts(t *testing.T) {
+	eachMode(t, func(t *testing.T, mode string) {
+		c := newCluster(t)
+		c.direct(t, mode, vip)
+		agents := newAgents(t, c.real)
+		watchers := make([]*testnet.Process, len(agents))
+		for i, a := range agents {
+			a.start(t, mode, vip)
+			watchers[i] = a.watch(t)
+		}
+		monitor := agents[0].host.Start(t, "ip", "-o", "monitor", "address")
+		seen := func(mark string) {
+			testnet.Eventually(t, "ip monitor to see the mark", func() bool {
+				agents[0].host.Run(t, "ip", "addr", "add", mark, "dev", "lo")
+				agents[0].host.Run(t, "ip", "addr", "del", mark, "dev", "lo")
+				return strings.Contains(monitor.Output(), mark)
+			})
+		}
+		seen("127.0.0.8/32")
+		f := c.traffic(t, "80")
+		f.flows(t)
+		var before []string
+		for _, a := range agents {
+			before = append(before, fmt.Sprint(dropped(t, a.host)))
+		}
+		for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+			for i, a := range agents {
+				watchers[i].Signal(sig)
+				if r := watchers[i].Wait(); r.Code != 0 && sig == unix.SIGTERM {
+					t.Errorf("told to end: exit %d: %s", r.Code, r.Stdout)
+				}
+				f.flows(t)
+				watchers[i] = a.watch(t)
+				f.flows(t)
+			}
+		}
+		f.end(t)
+		for i, a := range agents {
+			if got := fmt.Sprint(dropped(t, a.host)); got != before[i] {
+				t.Errorf("%s dropped packets: before %s, after %s", a.host.Name, before[i], got)
+			}
+			holds(t, a.host, vip, device[mode])
+		}
+		seen("127.0.0.9/32")
+		if events := monitor.Stop(); strings.Contains(events, vip) {
+			t.Errorf("the VIP came or went:\n%s", events)
+		}
+	})
+}
+
+// TestWatchTunnelDown: each time that someone lowers the tunnel's device, it is up again and the VIP served. How long it was
+// down is told by the kernel's messages.
+func TestWatchTunnelDown(t *testing.T) {
+	guest(t)
+	ipip(t, true)
+	repetitions := 20
+	if os.Getenv("RSAGENT_TEST_STRIDE") == "1" {
+		repetitions = 200
+	}
+	c, a := newTunnelSite(t)
+	before := a.host.Snapshot(t)
+	a.start(t, "tun", vip)
+	w := a.watch(t)
+	monitor := a.host.Start(t, "ip", "-o", "-ts", "monitor", "link")
+	testnet.Eventually(t, "ip monitor to see the mark", func() bool {
+		a.host.Run(t, "ip", "link", "set", "eth0", "alias", "mark")
+		a.host.Run(t, "ip", "link", "set", "eth0", "alias", "")
+		return strings.Contains(monitor.Output(), "eth0")
+	})
+	for n := range repetitions {
+		w.Signal(unix.SIGHUP) // it is to take each for the first
+		c.arrives(t)
+		a.host.Run(t, "ip", "link", "set", "tunl0", "down")
+		testnet.Eventually(t, "tunl0 to be up again", func() bool { return len(wasDown(t, monitor.Output())) > n })
+	}
+	c.arrives(t)
+	holds(t, a.host, vip, "tunl0")
+	took := wasDown(t, monitor.Stop())
+	if len(took) != repetitions {
+		t.Errorf("lowered %d times, and down %d times", repetitions, len(took))
+	}
+	slices.Sort(took)
+	n, round := len(took), 100*time.Microsecond
+	t.Logf("tunl0 was lowered %d times; down for %s in the median, %s in nine of ten, %s at worst", n, took[n/2].Round(round), took[n*9/10].Round(round), took[n-1].Round(round))
+	w.Signal(unix.SIGTERM)
+	w.Wait()
+	a.stop(t, "tun", vip)
+	equal(t, a.host, before)
+}
+
+var tunnelLink = regexp.MustCompile(`(?m)^\[(\S+)\] \d+: tunl0@NONE: <([^>]*)>`)
+
+// wasDown is how long tunl0 was down each time, by what ip monitor says.
+func wasDown(t *testing.T, monitor string) (took []time.Duration) {
+	t.Helper()
+	var since time.Time
+	for _, m := range tunnelLink.FindAllStringSubmatch(monitor, -1) {
+		at, err := time.Parse("2006-01-02T15:04:05.999999", m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		up := slices.Contains(strings.Split(m[2], ","), "UP")
+		switch {
+		case !up && since.IsZero():
+			since = at
+		case up && !since.IsZero():
+			took, since = append(took, at.Sub(since)), time.Time{}
+		}
+	}
+	return took
+}
