@@ -40,7 +40,7 @@ type Kernel struct {
 	// Around looks at what surrounds the set, for Check. It writes nothing, and tells itself what it could not see.
 	Around func(*Host, Around) *Surroundings
 	// Alarm calls wake when something moves on the host, for a watcher, from any goroutine. mind tells it what to mind
-	// beside interfaces and addresses; what it cannot mind is an error. closer ends it.
+	// beside interfaces and addresses; what it cannot mind is an error, of Alarm and of mind. closer ends it.
 	Alarm func(wake func()) (mind func(Minded) error, closer func(), err error)
 	// Connections lists those of TCP to VIPs that would be cut if these went. It writes nothing.
 	Connections func(vips []netip.Addr) ([]Connection, error)

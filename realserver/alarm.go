@@ -95,17 +95,16 @@ const (
 
 func (l linux) alarm(wake func()) (func(Minded) error, func(), error) {
 	a := &alarm{wake: wake, conf: l.conf, held: map[Setting]hold{}}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // of which a user has few (fs.inotify.max_user_instances)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open inotify: %w", err)
+		err = fmt.Errorf("open inotify: %w", err)
+	} else {
+		a.watches, a.inotify = fd, os.NewFile(uintptr(fd), "inotify")
+		go a.readInotify()
 	}
-	a.watches, a.inotify = fd, os.NewFile(uintptr(fd), "inotify")
-	go a.readInotify()
-	if a.links, err = a.listen(unix.NETLINK_ROUTE, groupsRoute); err != nil {
-		a.close()
-		return nil, nil, err
-	}
-	return a.mind, a.close, nil
+	var err2 error
+	a.links, err2 = a.listen(unix.NETLINK_ROUTE, groupsRoute)
+	return a.mind, a.close, errors.Join(err, err2)
 }
 
 func (a *alarm) close() {
@@ -152,6 +151,11 @@ func (a *alarm) listen(protocol int, groups uint32) (*os.File, error) {
 func (a *alarm) mind(m Minded) error {
 	var errs []error
 	fresh := false
+	if a.inotify == nil {
+		m.Settings = nil
+	} else {
+		errs = append(errs, a.mindJournal(m.Journal))
+	}
 	want := make(map[Setting]bool, len(m.Settings))
 	for _, s := range m.Settings {
 		want[s] = true
@@ -177,7 +181,6 @@ func (a *alarm) mind(m Minded) error {
 		}
 		a.held[s], fresh = h, true
 	}
-	errs = append(errs, a.mindJournal(m.Journal))
 	if m.Tables && a.tables == nil {
 		var err error
 		a.tables, err = a.listen(unix.NETLINK_NETFILTER, groupsTables)

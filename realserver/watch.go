@@ -35,6 +35,7 @@ type Watcher struct {
 	care      care
 	complaint complaint
 	mind      func(Minded) error
+	unminded  string // what was last said of what cannot be minded
 }
 
 // When a guard is given up (watch --on-guard-loss withdraw), and when it is trusted again.
@@ -116,8 +117,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 	})
 	if err != nil {
-		w.Log.Error("changes are seen by polling only", "error", err)
-		mind, closer = func(Minded) error { return nil }, func() {}
+		w.Log.Error("some changes are seen by polling only", "error", err)
 	}
 	defer closer()
 	w.mind = func(m Minded) error { m.Journal = journal; return mind(m) }
@@ -223,8 +223,11 @@ func (w *Watcher) round(ctx context.Context, news time.Time) time.Duration {
 		}
 	}
 	w.found(r)
-	if err := w.mind(minded(r)); err != nil {
-		w.Log.Debug("some changes are seen by polling only", "error", err)
+	if err := w.mind(minded(r)); err == nil {
+		w.unminded = ""
+	} else if err.Error() != w.unminded {
+		w.unminded = err.Error()
+		w.Log.Warn("some changes are seen by polling only", "error", err)
 	}
 	rest := w.Interval
 	for _, t := range []time.Time{then, w.edits.until, w.care.next(r.VIPs, w.Withdraw, w.now())} {
@@ -302,8 +305,10 @@ const mostSaid = 20
 // mend makes a run, and tells of it; nil is that there was none. What comes of an edit of its own is no repair.
 func (w *Watcher) mend(ctx context.Context, edit Edit, own bool, news time.Time) *Result {
 	within, cancel := context.WithTimeoutCause(ctx, w.Timeout, fmt.Errorf("not done within %s", w.Timeout))
-	defer cancel()
+	beating := w.beats(within)
 	r, err := w.Agent.Converge(within, edit)
+	cancel()
+	<-beating
 	now := w.now()
 	if ctx.Err() != nil {
 		err = nil // it was told to end
@@ -314,7 +319,7 @@ func (w *Watcher) mend(ctx context.Context, edit Edit, own bool, news time.Time)
 	if r == nil || r.Host == nil {
 		return nil
 	}
-	took, said := now.Sub(news), 0
+	took, said, undone := now.Sub(news), 0, 0
 	for _, c := range r.Changes {
 		if c.Outcome != "done" || c.unjudged {
 			continue
@@ -329,17 +334,44 @@ func (w *Watcher) mend(ctx context.Context, edit Edit, own bool, news time.Time)
 		if said++; said <= mostSaid {
 			w.Log.Warn(word, "item", item, "from", orAbsent(c.From), "to", orAbsent(c.To), "stage", c.Stage.String(), "took", took.Round(10*time.Microsecond))
 		}
-		if !own && w.backoffs.mended(c.Item, now) {
+		if own || !w.backoffs.mended(c.Item, now) {
+			continue
+		}
+		if undone++; undone <= mostSaid {
 			w.Log.Warn("something keeps undoing this: it is mended less often now", "item", item, "undone", len(w.backoffs.of(c.Item).mended), "within", contended)
 		}
 	}
 	if said > mostSaid {
 		w.Log.Warn("and more", "items", said-mostSaid)
 	}
+	if undone > mostSaid {
+		w.Log.Warn("and more that something keeps undoing", "items", undone-mostSaid)
+	}
 	for _, c := range r.Pending { // what was to be done, and is not
 		w.backoffs.failed(c.Item, now)
 	}
 	return r
+}
+
+// beats calls Alive as often as is asked for, until ctx is done: to wait for the lock takes as long as another verb holds it.
+func (w *Watcher) beats(ctx context.Context) (ended <-chan struct{}) {
+	done, now := make(chan struct{}), w.told.copied()
+	if w.Beat == 0 || w.Alive == nil {
+		close(done)
+		return done
+	}
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(w.Beat):
+				w.Alive(now)
+			}
+		}
+	}()
+	return done
 }
 
 // found notes how the set fares, and what has come to rest.
@@ -350,8 +382,12 @@ func (w *Watcher) found(r *Result) {
 	} else if len(r.Pending) == 0 || w.complaint.text != "" && w.backoffs.onlyContended(r.Pending) {
 		w.complain("", nil)
 	}
-	for _, it := range w.backoffs.peace(w.now()) {
+	ended := w.backoffs.peace(w.now())
+	for _, it := range ended[:min(len(ended), mostSaid)] {
 		w.Log.Info("nothing undoes this any more", "item", it.String())
+	}
+	if len(ended) > mostSaid {
+		w.Log.Info("and nothing undoes more", "items", len(ended)-mostSaid)
 	}
 	w.told.Contended = w.backoffs.contested()
 }

@@ -112,6 +112,7 @@ func TestWatchHeedsTheLock(t *testing.T) {
 		t.Error("mended all the same")
 	}
 	unlock()
+	w.Timeout = time.Minute
 	w.says(w.looks(0), "repaired", "all is well again")
 }
 
@@ -144,6 +145,25 @@ func TestWatchBacksOff(t *testing.T) {
 	if len(w.told.Contended) > 0 || len(w.backoffs.items) > 0 {
 		t.Errorf("contended still: %q, %d items", w.told.Contended, len(w.backoffs.items))
 	}
+}
+
+// TestWatchSaysSome: of many items, which something undoes again and again, some are named.
+func TestWatchSaysSome(t *testing.T) {
+	var many Set
+	for i := range 200 {
+		many = append(many, with(vipA, func(v *VIP) { v.Addr = netip.AddrFrom4([4]byte{198, 18, 0, byte(i + 1)}) }))
+	}
+	w := newWatchtower(t, many...)
+	said := ""
+	for range 6 {
+		w.host.Addrs = slices.DeleteFunc(w.host.Addrs, func(a loopback.Held) bool { return many.has(a.Prefix.Addr()) })
+		said += w.looks(time.Second)
+	}
+	said += w.looks(2 * time.Minute)
+	if strings.Count(said, "keeps undoing this") != mostSaid || strings.Count(said, "nothing undoes this") != mostSaid {
+		t.Errorf("it says\n%s", said)
+	}
+	w.says(said, `msg="and more that something keeps undoing" items=180`, `msg="and nothing undoes more" items=180`)
 }
 
 var vip2nd = with(vipA, func(v *VIP) { v.Addr = netip.MustParseAddr("192.0.2.4") })

@@ -88,14 +88,15 @@ func (w *watcher) switches(t *testing.T) (n int) {
 	return n
 }
 
-// While another verb hangs with the lock in its hand nothing is mended; as soon as it is gone all is. SIGTERM does not wait
-// for it.
+// While another verb hangs with the lock in its hand nothing is mended, and the service manager hears that the watcher lives;
+// as soon as it is gone all is. SIGTERM does not wait for it.
 func TestWatch_LockHeld(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
 	up := s.still(t)
-	w := s.watch(t, never, "--timeout", "1h")
+	said := s.systemd(t)
+	w := s.watchIn(t, "export NOTIFY_SOCKET="+said.path+" WATCHDOG_USEC=300000", never, "--timeout", "1h")
 	locks, _ := filepath.Glob(filepath.Join(s.state, "*.lock"))
 	f, err := os.Open(locks[0])
 	if err != nil {
@@ -111,7 +112,11 @@ func TestWatch_LockHeld(t *testing.T) {
 		testnet.Eventually(t, "the watcher to wait for the lock", func() bool { return w.holds(locks[0]) })
 	}
 	harm()
-	time.Sleep(200 * time.Millisecond)
+	said.await(t, "READY=1")
+	before := said.count(t, 500*time.Millisecond)
+	if n := said.count(t, 500*time.Millisecond); n == 0 {
+		t.Errorf("it was not heard of for half a second, after %d times", before)
+	}
 	s.bound(t, vip)
 	s.conf(t, "all", "arp_ignore", "0")
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
@@ -174,12 +179,14 @@ func TestWatch_JournalCorrupt(t *testing.T) {
 	w.end(t)
 }
 
-// The state directory goes, and so all that was managed: nothing is touched any more. It is made anew, and so is the claim
-// to be the only watcher.
+// The state directory goes, and so all that was managed: nothing is touched any more, nor are the rules that a VIP rests on. It
+// is made anew, and so is the claim to be the only watcher.
 func TestWatch_StateRemoved(t *testing.T) {
 	t.Parallel()
+	testnet.Need(t, "nft")
 	s := newSite(t)
 	s.ask(t, 0, "start", "--vip", vip)
+	s.ask(t, 0, "start", "--vip", vipNFT, rulesOn)
 	w := s.watch(t, "--interval", "100ms")
 	up := s.still(t)
 	if err := os.RemoveAll(s.state); err != nil {

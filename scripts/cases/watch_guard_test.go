@@ -88,6 +88,19 @@ func (n *notes) await(t *testing.T, text string) {
 	}
 }
 
+// count reads all that comes in a while.
+func (n *notes) count(t *testing.T, while time.Duration) (times int) {
+	t.Helper()
+	buf := make([]byte, 4096)
+	_ = n.conn.SetReadDeadline(time.Now().Add(while))
+	for {
+		if _, err := n.conn.Read(buf); err != nil {
+			return times
+		}
+		times++
+	}
+}
+
 // With --on-guard-loss withdraw a VIP goes whose guard cannot be kept, but not one that rests on none. Its packets are
 // dropped where this host would send them back. It comes back when the guard has held for ten seconds on end.
 func TestWatch_GuardLostWithdraw(t *testing.T) {
@@ -168,6 +181,29 @@ func (s *site) mustDrop(t *testing.T, addrs ...string) {
 	if got := s.rs.Run(t, "ip", "route", "show", "type", "blackhole"); got != want {
 		t.Errorf("the routes are\n%swant\n%s", got, want)
 	}
+}
+
+// What is withheld can be stopped like all else: the host is as it was before anything, and nothing comes back.
+func TestWatch_WithheldStopped(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.rs.SetSysctl(t, "ipv4", "ip_forward", "1")
+	down := s.rs.Snapshot(t)
+	s.ask(t, 0, "start", "--vip", vip+","+vip2)
+	w := s.watchIn(t, procSysReadOnly, "--on-guard-loss", "withdraw")
+	s.lose(t)
+	s.withheld(t, w, true)
+	s.ask(t, 0, "stop", "--vip", vip)
+	s.mustDrop(t, vip2)
+	s.ask(t, 0, "stop")
+	w.looks(t)
+	s.mustBe(t, down)
+	s.ask(t, 0, "start", "--vip", vip) // by hand, where the guard can be had
+	s.bound(t, vip, "lo")
+	w.looks(t)
+	s.bound(t, vip, "lo")
+	s.ask(t, 0, "status")
+	w.end(t)
 }
 
 // A VIP that is on a NIC as well is answered for in any case, so it stays: this host is a director, too. What can be done

@@ -224,7 +224,9 @@ func TestWatch_Interfaces(t *testing.T) {
 		mended(name)
 	}
 	w.Signal(unix.SIGSTOP)
-	testnet.Eventually(t, "each thread to stop", func() bool { return !slices.ContainsFunc(w.threads(t), func(state string) bool { return state != "T" }) })
+	testnet.Eventually(t, "each thread to stop", func() bool {
+		return !slices.ContainsFunc(w.threads(t), func(state string) bool { return state != "T" })
+	})
 	s.rs.SetIPv4Conf(t, "default", "arp_ignore", "4")
 	testnet.Wire(t, s.rs, "eth1", "", s.peer, "eth1", "10.0.0.2/24")
 	s.rs.SetIPv4Conf(t, "default", "arp_ignore", "0")
@@ -259,6 +261,25 @@ func TestWatch_NotTold(t *testing.T) {
 	write()
 	w.Signal(unix.SIGHUP)
 	w.mends(t, "by SIGHUP", up, "net.ipv4.conf.all.arp_ignore", 1)
+	w.end(t)
+}
+
+// Where the kernel has no inotify left for it, what netlink tells is mended at once all the same, and it is said what is not.
+func TestWatch_NoInotify(t *testing.T) {
+	t.Parallel()
+	testnet.Need(t, "strace")
+	s := newSite(t)
+	s.ask(t, 0, "start", "--vip", vip)
+	up := s.still(t)
+	w := s.watchBy(t, append([]string{"strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=inotify_init1", "-e", "inject=inotify_init1:error=EMFILE"}, s.args("watch", never)...))
+	s.rs.Run(t, "ip", "addr", "del", vip+"/32", "dev", "lo")
+	w.mends(t, "the VIP", up, vip+"/32 dev lo", 1)
+	s.rs.SetIPv4Conf(t, "all", "arp_ignore", "0")
+	w.Signal(unix.SIGHUP)
+	w.mends(t, "by SIGHUP", up, "net.ipv4.conf.all.arp_ignore", 1)
+	if out := w.Output(); strings.Count(out, "some changes are seen by polling only") != 1 || !strings.Contains(out, "too many open files") {
+		t.Errorf("it is not said, or too often:\n%s", out)
+	}
 	w.end(t)
 }
 
