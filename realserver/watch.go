@@ -40,8 +40,8 @@ type Watcher struct {
 
 // When a guard is given up (watch --on-guard-loss withdraw), and when it is trusted again.
 const (
-	guardTries = 3                // repairs that failed, or did not hold for
-	guardHolds = time.Second      // this long; and the guard was lost for as long
+	guardTries = 3                // repairs that failed, or did not hold for guardTrust
+	guardHolds = time.Second      // for which it is lost, or being lost again and again
 	guardTrust = 10 * time.Second // for which it holds before VIPs come back
 )
 
@@ -58,7 +58,7 @@ func (c *care) found(lost bool, now time.Time) {
 	case !lost && c.good.IsZero():
 		c.good = now
 	case lost && !c.good.IsZero():
-		if now.Sub(c.good) < guardHolds && !c.lost.IsZero() {
+		if now.Sub(c.good) < guardTrust && !c.lost.IsZero() {
 			c.failed++
 		} else {
 			c.lost, c.failed = now, 0
