@@ -1,6 +1,7 @@
 package realserver
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -260,6 +261,18 @@ func TestCheckup(t *testing.T) {
 				t.Errorf("%s: %+v", c.name, f)
 			}
 		}
+	}
+}
+
+// Who floods the segment with claims is told of, in a message of a bounded size.
+func TestCheckManyClaims(t *testing.T) {
+	var macs []string
+	for i := range 5000 {
+		macs = append(macs, fmt.Sprintf("02:00:00:00:%02x:%02x", i>>8, i&0xff))
+	}
+	_, finds := checkOn(Set{vipA}, nil, claimed(vipA, macs...))
+	if len(finds) != 1 || len(finds[0].Message) > 400 || !strings.Contains(finds[0].Message, "5000 hosts") || !strings.Contains(finds[0].Message, "and 4990 more") {
+		t.Errorf("it says %+v", finds)
 	}
 }
 

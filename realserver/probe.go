@@ -1,6 +1,7 @@
 package realserver
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -78,6 +79,9 @@ func parseARP(s string) map[string]string {
 	return out
 }
 
+// someOwners are as many as are named: who floods the segment with claims fills no log.
+const someOwners = 10
+
 // claims finds who answers for each VIP.
 func (c *checkup) claims() {
 	for _, x := range c.around.Claims {
@@ -98,8 +102,11 @@ func (c *checkup) claims() {
 		case 1:
 			c.add(Info, "claimed", vip, "", "%s on %s answers for %s: this should be the director", owners[0], x.Interface, vip)
 		default:
+			if n := len(owners) - someOwners; n > 0 {
+				owners = append(owners[:someOwners:someOwners], fmt.Sprintf("and %d more", n))
+			}
 			c.add(Error, "claimed-by-several", vip, "on each but the director: rsagent start --vip "+vip, "%d hosts on %s answer for %s, and all but the director take its clients: %s",
-				len(owners), x.Interface, vip, strings.Join(owners, ", "))
+				len(x.MACs), x.Interface, vip, strings.Join(owners, ", "))
 		}
 	}
 }
