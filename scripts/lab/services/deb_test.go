@@ -86,7 +86,8 @@ func TestDebUpgrade(t *testing.T) {
 		c.whole(t, func() { here.Run(t, "dpkg", "-i", newDeb) })
 	}, "+10.9.0.106")
 	says(t, here.Run(t, "rsagent", "version"), "rsagent 1.1.0 ")
-	another(t, old).runs(t, "/usr/sbin/rsagent")
+	old = another(t, old)
+	old.runs(t, "/usr/sbin/rsagent")
 	for _, unit := range []string{"rsagent.service", "rsagent@10.9.0.105.service", "rsagent-watch.service"} {
 		isActive(t, unit, "active")
 		exits(t, 0, "systemctl", "is-enabled", unit)
@@ -98,6 +99,7 @@ func TestDebUpgrade(t *testing.T) {
 	if lost := c.lost(t, func() { systemctl(t, "restart", "rsagent", "rsagent@10.9.0.105") }); lost == 0 {
 		t.Error("a restart of the units lost no packet: this test cannot fail")
 	}
+	another(t, old) // it is restarted with rsagent.service
 
 	// A config that cannot be is no reason to fail the upgrade, nor to take anything away.
 	write(t, yamlFile, "vips: [nonsense]\n")

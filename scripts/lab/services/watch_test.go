@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,17 +13,14 @@ import (
 	"rsagent/scripts/testnet"
 )
 
-// adapted gives rsagent-watch.service a drop-in for the time of the test, and has it disabled in the end.
-func adapted(t *testing.T, lines ...string) {
+// adapt gives rsagent-watch.service a drop-in for the time of the test, in the place of the last one.
+func adapt(t *testing.T, lines ...string) {
 	t.Helper()
-	const dir = "/run/systemd/system/rsagent-watch.service.d"
-	write(t, dir+"/lab.conf", "[Service]\n"+strings.Join(lines, "\n")+"\n")
-	t.Cleanup(func() {
-		remove(t, dir)
-		systemctl(t, "disable", "--now", "rsagent-watch")
-	})
+	write(t, watchDropIn+"/lab.conf", "[Service]\n"+strings.Join(lines, "\n")+"\n")
 	systemctl(t, "daemon-reload")
 }
+
+const watchDropIn = "/run/systemd/system/rsagent-watch.service.d"
 
 // A watcher is what systemd knows of it.
 type watcher struct {
@@ -76,15 +74,25 @@ func silent(t *testing.T, knob, want string) {
 	testnet.Eventually(t, knob+" to be "+want, func() bool { return here.IPv4Conf(t, "all", knob) == want })
 }
 
-// TestWatch: by the recipe, the VIP is there when systemctl says that the watcher is; from then on, though it never polls, nor
-// is looked after itself, all that the kernel tells of is mended. Its end, however it comes, changes nothing. It comes and
-// goes with those whose VIPs it keeps, and what they take out stays out. Only the VIP that may be heard is bound: its guard is
-// taken away.
+// TestWatch: by the recipe, the watcher mends what drifts; that it ends, however that comes, changes nothing; and it comes and
+// goes with those whose VIPs it keeps. Only the VIP that may be heard is bound, as its guard is taken away.
 func TestWatch(t *testing.T) {
 	newSite(t)
-	adapted(t, "Environment=RSAGENT_INTERVAL=24h", "WatchdogSec=0", "RestartSec=100ms")
+	t.Cleanup(func() {
+		remove(t, watchDropIn)
+		systemctl(t, "disable", "--now", "rsagent-watch")
+	})
 	configure(t, loud)
 	systemctl(t, "start", "rsagent")
+	mends(t)
+	ends(t)
+	follows(t)
+}
+
+// mends: the VIP is there when systemctl says that the watcher is; from then on, all that the kernel tells of is mended,
+// though it never looks by itself.
+func mends(t *testing.T) {
+	adapt(t, "Environment=RSAGENT_INTERVAL=24h", "WatchdogSec=0")
 	unbind(t, loud)
 	for _, line := range recipe(t, "enable --now rsagent-watch") {
 		typed(t, line)
@@ -94,14 +102,13 @@ func TestWatch(t *testing.T) {
 	if first.state != "active" || !regexp.MustCompile(`^up; 1 repair, the last at ..:..:..: `+loud+`/32 dev lo$`).MatchString(first.says) {
 		t.Errorf("systemd has it as %+v", first)
 	}
-
 	here.SetIPv4Conf(t, "all", "arp_ignore", "0")
 	silent(t, "arp_ignore", "1")
 	until(t, "to tell of it", func(w watcher) bool { return strings.HasPrefix(w.says, "up; 2 repairs, ") })
 	asShown(t)
 	priorities(t)
 	unbind(t, loud)
-	testnet.Eventually(t, "the VIP to be bound again", func() bool { return len(held(t)) == 1 })
+	bound(t)
 
 	// Of this, nobody is told; a reload has it looked for.
 	here.Run(t, "unshare", "-m", "sh", "-ec", "mount -t proc proc /proc; echo 1 >/proc/sys/net/ipv4/conf/all/arp_announce")
@@ -111,40 +118,67 @@ func TestWatch(t *testing.T) {
 	if now := theWatcher(t); now.pid != first.pid || now.restarts > 0 {
 		t.Errorf("after the reload it is %+v, and was %+v", now, first)
 	}
+}
 
-	here.Run(t, "kill", "-9", first.pid)
+// ends: where it is killed, or hangs, there is another, which mends what was missed; one that cannot begin is tried again, however
+// often that failed. A restart costs no connection and no packet, and with a stop nothing comes or goes.
+func ends(t *testing.T) {
+	adapt(t, "WatchdogSec=4s", "RestartSec=100ms")
+	was := theWatcher(t)
+	here.Run(t, "kill", "-9", was.pid)
 	unbind(t, loud)
-	second := another(t, first)
+	was = another(t, was)
 	holds(t, loud)
-	c := newClient(t, loud)
-	moves(t, func() { c.whole(t, func() { systemctl(t, "restart", "rsagent-watch") }) })
-	another(t, second)
-	c.unplug(t)
-	moves(t, func() { systemctl(t, "stop", "rsagent-watch") })
+	here.Run(t, "kill", "-STOP", was.pid)
+	unbind(t, loud)
+	was = another(t, was)
 	holds(t, loud)
+	says(t, journal(t, "rsagent-watch", ""), "Watchdog timeout")
 
+	write(t, defaultFile, "RSAGENT_INTERVAL=soon\n")
+	here.Run(t, "kill", "-9", was.pid)
+	until(t, "to have failed often", func(w watcher) bool { return w.restarts >= was.restarts+6 })
+	says(t, journal(t, "rsagent-watch", ""), `RSAGENT_INTERVAL: "soon" is no duration`)
+	remove(t, defaultFile)
+	was = another(t, was)
+
+	c := newClient(t, loud)
+	moves(t, func() {
+		c.whole(t, func() { systemctl(t, "restart", "rsagent-watch") })
+		another(t, was)
+		systemctl(t, "stop", "rsagent-watch")
+	})
+	c.unplug(t)
+	holds(t, loud)
+}
+
+// follows: it goes with rsagent.service and comes with an instance; what is taken out stays out, and that there is a watcher
+// is no reason for rsagent-online.service to bind anything.
+func follows(t *testing.T) {
 	systemctl(t, "start", "rsagent-watch")
 	moves(t, func() { systemctl(t, "stop", "rsagent") }, "-"+loud)
 	isActive(t, "rsagent-watch", "inactive")
-	systemctl(t, "start", "rsagent")
-	third := another(t, watcher{pid: "0"})
-	systemctl(t, "restart", "rsagent")
-	another(t, third)
+	systemctl(t, "start", "rsagent@"+loud)
+	another(t, watcher{pid: "0"})
+	if by := here.Run(t, "systemctl", "show", "-P", "WantedBy", "rsagent-watch"); !slices.Contains(strings.Fields(by), "rsagent.service") {
+		t.Errorf("it comes with %s", by)
+	}
+	unbind(t, loud)
+	bound(t)
 	moves(t, func() {
 		here.Run(t, "rsagent", "stop")
 		until(t, "to see that nothing is managed", func(w watcher) bool { return strings.HasPrefix(w.says, "down") })
-		systemctl(t, "start", "rsagent-online") // that there is a watcher is no reason
+		systemctl(t, "start", "rsagent-online")
 	}, "-"+loud)
+}
 
-	systemctl(t, "stop", "rsagent")
-	isActive(t, "rsagent-watch", "inactive")
-	systemctl(t, "start", "rsagent@"+loud)
-	another(t, watcher{pid: "0"})
-	unbind(t, loud)
+func bound(t *testing.T) {
+	t.Helper()
 	testnet.Eventually(t, "the VIP to be bound again", func() bool { return len(held(t)) == 1 })
 }
 
-// asShown runs what the README shows, and wants to see what stands there, but for the times.
+// asShown runs what the README shows, and wants to see what stands there, but for the times, and for what the journal has from
+// before.
 func asShown(t *testing.T) {
 	t.Helper()
 	here.Run(t, "journalctl", "--sync")
@@ -153,22 +187,22 @@ func asShown(t *testing.T) {
 		return strings.Join(strings.Fields(text), " ")
 	}
 	shown := strings.ReplaceAll(strings.Join(docs.Blocks(readme(t), "text"), ""), "192.0.2.100", loud)
-	var got strings.Builder
-	for line := range strings.Lines(shown) {
-		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			got.WriteString(line + here.Run(t, "sh", "-c", command))
+	for _, part := range strings.Split(shown, "$ ")[1:] {
+		command, want, _ := strings.Cut(part, "\n")
+		got := here.Run(t, "sh", "-c", command)
+		t.Logf("%s\n%s", command, got)
+		if !strings.HasSuffix(alike(got), alike(want)) {
+			t.Errorf("the README shows\n%s", want)
 		}
-	}
-	if alike(got.String()) != alike(shown) {
-		t.Errorf("the README shows\n%s\nand this is\n%s", shown, &got)
 	}
 }
 
 // priorities: a repair is one line of the journal, a warning; all that it says else is none.
 func priorities(t *testing.T) {
 	t.Helper()
+	run := strings.TrimSpace(here.Run(t, "systemctl", "show", "-P", "InvocationID", "rsagent-watch"))
 	seen := map[string]string{}
-	for line := range strings.Lines(here.Run(t, "journalctl", "-b", "-u", "rsagent-watch", "_TRANSPORT=stdout", "-o", "json", "--no-pager")) {
+	for line := range strings.Lines(here.Run(t, "journalctl", "_SYSTEMD_INVOCATION_ID="+run, "_TRANSPORT=stdout", "-o", "json", "--no-pager")) {
 		var record map[string]any
 		if err := json.Unmarshal([]byte(line), &record); err != nil {
 			t.Fatal(err)
@@ -180,28 +214,6 @@ func priorities(t *testing.T) {
 	if seen["repaired"] != "4" || seen["watching"] != "6" || len(seen) != 2 {
 		t.Errorf("words and their priorities: %v", seen)
 	}
-}
-
-// TestWatchdog: one that hangs is ended, and mends what it missed once there is another; one that cannot begin is tried again
-// however often that failed.
-func TestWatchdog(t *testing.T) {
-	newSite(t)
-	adapted(t, "WatchdogSec=4s", "RestartSec=100ms")
-	configure(t, loud)
-	systemctl(t, "start", "rsagent", "rsagent-watch")
-	first := another(t, watcher{pid: "0"})
-	here.Run(t, "kill", "-STOP", first.pid)
-	unbind(t, loud)
-	second := another(t, first)
-	holds(t, loud)
-	says(t, journal(t, "rsagent-watch", ""), "Watchdog timeout")
-
-	write(t, defaultFile, "RSAGENT_INTERVAL=soon\n")
-	here.Run(t, "kill", "-9", second.pid)
-	until(t, "to have failed often", func(w watcher) bool { return w.restarts >= second.restarts+8 })
-	says(t, journal(t, "rsagent-watch", ""), `RSAGENT_INTERVAL: "soon" is no duration`)
-	os.Remove(defaultFile)
-	another(t, second)
 }
 
 // runs: the watcher is one of the given program, as it is now, and not of a file that it has replaced.
