@@ -6,10 +6,6 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 COMMIT  ?= $(shell git rev-parse --short HEAD 2>/dev/null)
-TAGS     = urfave_cli_no_docs
-# Without inlining the binary is a twelfth smaller, and no verb the slower for it: less of it has to be read in.
-GCFLAGS  = all=-l
-LDFLAGS  = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 FUZZTIME ?= 1m
 
 export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
@@ -20,8 +16,11 @@ export GOFLAGS := -buildvcs=false
 
 build: build/rsagent ## the static binary, as build/rsagent
 
+build/rsagent: export VERSION := $(VERSION)
+build/rsagent: export COMMIT := $(COMMIT)
 build/rsagent: FORCE
-	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -gcflags '$(GCFLAGS)' -ldflags '$(LDFLAGS)' -o $@ ./cmd/rsagent
+	@mkdir -p build
+	scripts/build.sh $@
 
 demo: ## the main job, shown in throw-away network namespaces (as root)
 	@scripts/need.sh demo
@@ -38,7 +37,7 @@ soak: ## and in their long form: every point to be killed at, every host of the 
 
 bench: build ## the figures, beside a script, ip -batch and bare netlink; also as build/bench.json (as root)
 	@scripts/need.sh bench
-	@RSAGENT_BIN=$(CURDIR)/build/rsagent $(GO) test -tags bench -count=1 -timeout 30m ./scripts/bench -v -json $(CURDIR)/build/bench.json
+	@RSAGENT_BIN=$(CURDIR)/build/rsagent $(GO) test -tags bench -count=1 -timeout 30m ./scripts/bench -v -table $(CURDIR)/build/bench.json
 
 lint: ## gofmt, go vet, staticcheck, shellcheck, go mod tidy, govulncheck
 	@scripts/lint.sh

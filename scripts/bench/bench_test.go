@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	report  = flag.String("json", "", "write the table to this file too")
+	report  = flag.String("table", "", "write the table to this file too, as JSON")
 	machine = flag.String("machine", runtime.GOARCH, "what the machine is called in the file")
 )
 

@@ -31,8 +31,7 @@ mkdir -p "$out"
 
 for arch in ${ARCHES:-amd64 arm64}; do
 	stage=$work/$arch
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -buildvcs=false -trimpath -tags urfave_cli_no_docs -gcflags all=-l \
-		-ldflags "-s -w -X main.version=$version -X main.commit=$commit" -o "$work/rsagent" ./cmd/rsagent
+	GOARCH=$arch VERSION=$version COMMIT=$commit scripts/build.sh "$work/rsagent"
 	scripts/install.sh "$work/rsagent" "$stage" /usr
 	gzip -9n "$stage/usr/share/man/man8/rsagent.8"
 	mkdir -p "$stage/package" "$stage/usr/share/doc/rsagent" "$stage/usr/share/lintian/overrides"

@@ -67,9 +67,11 @@ func Rsagent(t testing.TB) string {
 
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(buildDir(os.Getpid()), "rsagent")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs",
-		"-gcflags", "all=-l", "-ldflags", "-s -w", "-o", path, "rsagent/cmd/rsagent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", "rsagent/scripts/testnet").Output()
+	if err != nil {
+		return "", fmt.Errorf("find build.sh: %w", err)
+	}
+	cmd := exec.Command(filepath.Join(strings.TrimSpace(string(here)), "../build.sh"), path)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build rsagent: %w\n%s", err, output)
 	}

@@ -62,9 +62,14 @@ func (g *Guest) boot(ctx context.Context, end time.Time) (int, error) {
 	return code, err
 }
 
+// folder is where this package lies.
+func folder(ctx context.Context) (string, error) {
+	return output(ctx, "go", "list", "-f", "{{.Dir}}", "rsagent/scripts/lab/vm")
+}
+
 // image builds the image if it is not there yet.
 func (g *Guest) image(ctx context.Context) (string, error) {
-	dir, err := output(ctx, "go", "list", "-f", "{{.Dir}}", "rsagent/scripts/lab/vm")
+	dir, err := folder(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -29,8 +29,10 @@ func (g *Guest) makeJob(ctx context.Context, dir string) (qemu []string, err err
 	if bin := os.Getenv("RSAGENT_BIN"); bin != "" {
 		_, err = output(ctx, "cp", bin, rsagent)
 	} else {
-		_, err = output(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "urfave_cli_no_docs", "-gcflags", "all=-l", "-ldflags", "-s -w",
-			"-o", rsagent, "rsagent/cmd/rsagent")
+		var here string
+		if here, err = folder(ctx); err == nil {
+			_, err = output(ctx, filepath.Join(here, "../../build.sh"), rsagent)
+		}
 	}
 	if err != nil || g.Prepare == nil {
 		return nil, err
