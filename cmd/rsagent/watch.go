@@ -81,10 +81,11 @@ type herald struct{ last string }
 
 func (h *herald) tell(now realserver.Watching) {
 	state := daemon.SdNotifyWatchdog
-	if h.last == "" {
+	looked := now.State != realserver.Unknown || now.Error != "" // else it still waits for the lock, to mend what it found
+	if looked && h.last == "" {
 		state += "\n" + daemon.SdNotifyReady
 	}
-	if words := inWords(now); words != h.last {
+	if words := inWords(now); looked && words != h.last {
 		h.last = words
 		state += "\nSTATUS=" + clean(words)
 	}

@@ -131,6 +131,38 @@ func TestWatch_LockHeld(t *testing.T) {
 	s.bound(t, vip)
 }
 
+// It is ready when it has mended what it found, and not while it waits for the lock to do so.
+func TestWatch_Ready(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.ask(t, 0, "start", "--vip", vip)
+	up := s.still(t)
+	locks, _ := filepath.Glob(filepath.Join(s.state, "*.lock"))
+	f, err := os.Open(locks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s.rs.Run(t, "ip", "addr", "del", vip+"/32", "dev", "lo")
+	said := s.systemd(t)
+	env := []string{"env", "NOTIFY_SOCKET=" + said.path, "WATCHDOG_USEC=300000"}
+	w := &watcher{s.rs.Start(t, append(env, s.args("watch", never, "--timeout", "1h")...)...), s}
+	for range 3 {
+		if got := said.next(t, time.Now().Add(time.Minute)); got != "WATCHDOG=1" {
+			t.Fatalf("with the VIP not bound, it says %q", got)
+		}
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	said.await(t, "READY=1\nSTATUS=up; 1 repair, ")
+	w.mends(t, "when the lock is free", up, vip+"/32 dev lo", 1)
+	w.end(t)
+}
+
 // holds says that it has a file open.
 func (w *watcher) holds(path string) bool {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.Pid()))

@@ -75,17 +75,20 @@ func (s *site) systemd(t *testing.T) *notes {
 // await reads on until it is told.
 func (n *notes) await(t *testing.T, text string) {
 	t.Helper()
-	buf := make([]byte, 4096)
-	_ = n.conn.SetReadDeadline(time.Now().Add(time.Minute))
-	for {
-		k, err := n.conn.Read(buf)
-		if err != nil {
-			t.Fatalf("wait for %s: %v", text, err)
-		}
-		if strings.Contains(string(buf[:k]), text) {
-			return
-		}
+	for end := time.Now().Add(time.Minute); !strings.Contains(n.next(t, end), text); {
 	}
+}
+
+// next is what it is told next, until a time that is no part of any verdict.
+func (n *notes) next(t *testing.T, end time.Time) string {
+	t.Helper()
+	buf := make([]byte, 4096)
+	_ = n.conn.SetReadDeadline(end)
+	k, err := n.conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:k])
 }
 
 // count reads all that comes in a while.
