@@ -90,6 +90,7 @@ type Agent struct {
 	moved   func() // see store
 	replace func(path string, b []byte) error
 	here    where // where this is; the zero value is asked of the kernel
+	last    parsed
 }
 
 // A Result is what was found and done. It is complete on failure too.

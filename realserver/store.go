@@ -60,6 +60,25 @@ type store struct {
 	replace func(path string, b []byte) error // replaceFile; tests have it fail
 }
 
+// A parsed is a journal's file with what is in it. A watcher looks at the same again and again, and with many VIPs to parse it
+// is most of a look.
+type parsed struct {
+	disk    []byte
+	journal *Journal
+}
+
+// parse is parseJournal, which it does not call again for the same.
+func (p *parsed) parse(disk []byte) (*Journal, error) {
+	if p.journal == nil || !bytes.Equal(p.disk, disk) {
+		j, err := parseJournal(disk)
+		if err != nil {
+			return nil, err
+		}
+		*p = parsed{disk, j}
+	}
+	return p.journal.snapshot(), nil
+}
+
 // openStore reads the journal of this network namespace, which is empty where there is no file.
 // stale says that one was there, of an earlier boot: nothing that it names exists any more.
 func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
@@ -83,7 +102,7 @@ func (a *Agent) openStore() (s *store, j *Journal, stale bool, err error) {
 		return s, fresh, false, nil
 	}
 	if err == nil {
-		j, err = parseJournal(s.disk)
+		j, err = a.last.parse(s.disk)
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ENOTDIR):
