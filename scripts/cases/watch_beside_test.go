@@ -221,9 +221,7 @@ func TestWatch_StateRemoved(t *testing.T) {
 	s.ask(t, 0, "start", "--vip", vipNFT, rulesOn)
 	w := s.watch(t, "--interval", "100ms")
 	up := s.still(t)
-	if err := os.RemoveAll(s.state); err != nil {
-		t.Fatal(err)
-	}
+	testnet.Eventually(t, "it to be removed", func() bool { return os.RemoveAll(s.state) == nil }) // which it may get in the way of
 	testnet.Eventually(t, "the watcher to make its claim again", func() bool { return w.told(t).State == "down" })
 	if diff := testnet.Diff(up, s.still(t)); diff != "" {
 		t.Errorf("something was touched:\n%s", diff)
