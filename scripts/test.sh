@@ -49,7 +49,7 @@ fi
 if [ -n "$soak" ]; then
 	# one package after the other, and without the race detector: that is what the short forms have
 	RSAGENT_TEST_STRIDE=1 go test -v -p 1 -timeout 2h -skip TestMutations ./realserver ./scripts/hostile ./scripts/cases || failed="$failed long"
-	RSAGENT_TEST_STRIDE=1 go test -v -timeout 2h -run TestCase05 ./scripts/lab || failed="$failed lab-long"
+	RSAGENT_TEST_STRIDE=1 go test -v -timeout 2h -run "TestCase05|TestWatchTunnelDown" ./scripts/lab || failed="$failed lab-long"
 	# shellcheck disable=SC2046
 	go test -race -timeout 40m $(go list ./scripts/... | grep -v '/scripts/lab') || failed="$failed scripts-race"
 fi
