@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -76,7 +75,8 @@ func TestWatch_Figures(t *testing.T) {
 // compare does the same beside a loop of start, which finds the harm at any moment of its pause.
 func (s *site) compare(t *testing.T, h harm, e *eyes, repetitions int) {
 	t.Helper()
-	s.rs.Start(t, "sh", "-c", `while :; do "$@" >/dev/null; sleep 10; done`, "sh", s.bin, "start", "--state-dir", s.state, "--vip", h.vip, strings.Join(append(h.options, "-o=text"), " "))
+	loop := []string{"sh", "-c", `while :; do "$@" >/dev/null; sleep 10; done`, "sh"}
+	s.rs.Start(t, append(loop, s.args("start", append(h.options, "--vip", h.vip)...)...)...)
 	asker := s.peer.AskARP(t, "eth0", h.vip, 200*time.Microsecond)
 	took := s.repeat(t, h, e, repetitions, func() time.Duration { return time.Duration(rand.IntN(10_000)) * time.Millisecond })
 	asked, replies := asker.Stop()
