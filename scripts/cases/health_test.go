@@ -156,8 +156,8 @@ func TestHealthManyAtOnce(t *testing.T) {
 func TestHealthSlowClients(t *testing.T) {
 	s := newSite(t)
 	var vips []string
-	for i := range 250 {
-		vips = append(vips, fmt.Sprintf("10.1.0.%d", 1+i))
+	for i := range 2000 {
+		vips = append(vips, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250))
 	}
 	s.ask(t, 0, "start", "--vip", strings.Join(vips, ","))
 	s.rs.SetSysctl(t, "ipv4", "tcp_wmem", "4096 4096 4096") // so that a response is more than the two kernels keep
