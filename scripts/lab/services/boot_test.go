@@ -81,7 +81,7 @@ func TestBoot1(t *testing.T) {
 	systemctl(t, "enable", "--now", "server")
 	awaitFailed(t, "server") // there is no such address: that it comes too early can be seen
 
-	for _, line := range recipe(t, "systemctl enable --now rsagent") {
+	for _, line := range recipe(t, "systemctl enable --now rsagent rsagent-online") {
 		if line.Command == "systemctl reload rsagent" {
 			holds(t, "10.9.0.100", "10.9.0.101")
 			write(t, yamlFile, "vips:\n  - 10.9.0.100\n  - address: 10.9.0.101\n    mode: tun\n")
