@@ -8,5 +8,5 @@
 //
 // It needs root, qemu-system-x86_64 and what build.sh names. Without them the tests skip, or fail if RSAGENT_TEST_ALL=1.
 // RSAGENT_LAB_KERNEL=6.12 takes a newer kernel than 6.1. Images are kept in RSAGENT_LAB_CACHE, by default under
-// XDG_CACHE_HOME or /var/cache.
+// XDG_CACHE_HOME or /var/cache; with RSAGENT_LAB_IMAGE=1 that is all that is done, the image is built.
 package vm

@@ -54,6 +54,13 @@ func (g *Guest) Main(m *testing.M) int {
 	runtime.LockOSThread() // the VM dies with the thread that started it
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if os.Getenv("RSAGENT_LAB_IMAGE") == "1" {
+		if _, err := g.image(ctx); err != nil {
+			fmt.Printf("FAIL\nlab: %v\n", err)
+			return 1
+		}
+		return 0
+	}
 	code, err := g.boot(ctx, time.Now().Add(bound()))
 	if err != nil {
 		fmt.Printf("FAIL\nlab: %v\n", err)
