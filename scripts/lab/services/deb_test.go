@@ -223,7 +223,7 @@ func (c *client) talk(vip string, stop chan struct{}, count *atomic.Int64) error
 			return fmt.Errorf("%s: %w", vip, err)
 		}
 		count.Add(1)
-		time.Sleep(10 * time.Millisecond) // the guest has other things to do
+		time.Sleep(50 * time.Millisecond) // the guest has other things to do
 	}
 }
 
