@@ -110,7 +110,12 @@ func (c *checkup) state() {
 		c.add(Info, "nothing-managed", "", "rsagent start --vip VIP", "nothing is managed here: what follows is about a VIP to come")
 	}
 	for _, v := range c.VIPs {
-		if v.State == Down {
+		switch {
+		case v.Withheld:
+			c.add(Error, "not-bound", v.Addr.String(), "rsagent restart", "VIP %s is not on this host: it is withheld", v.Addr)
+		case v.State == Down && c.onSubnet(v.Addr):
+			c.add(Error, "not-bound", v.Addr.String(), "", "%s is this host's own address on a NIC, not a VIP", v.Addr)
+		case v.State == Down:
 			c.add(Error, "not-bound", v.Addr.String(), "rsagent start "+v.flags(), "VIP %s is not on this host", v.Addr)
 		}
 	}
@@ -127,6 +132,17 @@ func (c *checkup) state() {
 		}
 		c.add(Error, "drift", d.Item.String(), c.mend(), "%s is %s, should be %s: %s", d.Item, orAbsent(d.From), orAbsent(d.To), d.Why)
 	}
+}
+
+// onSubnet says that a NIC has this address in a subnet: it is its own.
+func (c *checkup) onSubnet(vip netip.Addr) bool {
+	holders := c.host.holders()
+	for _, a := range c.host.Addrs {
+		if a.Prefix.Addr() == vip && !a.Subnet().IsSingleIP() && !holders[a.Device] {
+			return true
+		}
+	}
+	return false
 }
 
 // mend is the command that brings back what the set asks for.

@@ -41,6 +41,8 @@ func (c *checkup) firewall() {
 		}
 		if n := count[drop{fate, p.packet.Protocol, p.packet.Port}]; n > 1 {
 			why += fmt.Sprintf(" (and for %d more VIPs)", n-1)
+		} else if p.service.Port != 0 { // the port of its other addresses stays as closed as it is
+			p.dst = p.vip.Addr
 		}
 		c.add(level, code, place(fate), letIn(p, fate), "%s drops %s%s%s", place(fate), p.what, by, why)
 	}
@@ -71,7 +73,7 @@ func place(f nft.Fate) string {
 	if f.Handle == 0 {
 		return "the policy of chain " + where
 	}
-	return fmt.Sprintf("rule %d of chain %s", f.Handle, where)
+	return fmt.Sprintf("the rule with handle %d of chain %s", f.Handle, where)
 }
 
 // iptables says that iptables wrote the table: nft(8) may add to it, but iptables could not read it any more.
@@ -86,10 +88,14 @@ func letIn(p probe, f nft.Fate) string {
 		return "set IPv6_rpfilter=no in /etc/firewalld/firewalld.conf: firewall-cmd --reload"
 	case (f.Owned || f.Table == "firewalld") && p.allow != "":
 		return "firewall-cmd " + p.allow
-	case p.packet.Unwrapped:
-		p.match = "iifname " + quote(p.packet.Iface) + " " + p.match
 	}
 	if !iptables(f) {
+		if p.dst.IsValid() {
+			p.match = fmt.Sprintf("%s daddr %s %s", p.packet.Family, p.dst, p.match)
+		}
+		if p.packet.Unwrapped {
+			p.match = "iifname " + quote(p.packet.Iface) + " " + p.match
+		}
 		return fmt.Sprintf("nft insert rule %s %s %s %s accept", f.Family, quote(f.Table), quote(f.Chain), p.match)
 	}
 	command := "iptables"
@@ -99,6 +105,9 @@ func letIn(p probe, f nft.Fate) string {
 	command += fmt.Sprintf(" -t %s -I %s -p %d", f.Table, quote(f.Chain), p.packet.Protocol)
 	if p.packet.Unwrapped {
 		command += " -i " + quote(p.packet.Iface)
+	}
+	if p.dst.IsValid() {
+		command += " -d " + p.dst.String()
 	}
 	if p.packet.Port != 0 {
 		command += fmt.Sprintf(" --dport %d", p.packet.Port)

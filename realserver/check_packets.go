@@ -66,9 +66,10 @@ func (h *Host) on(ip netip.Addr) (name string) {
 type probe struct {
 	packet  nft.Packet
 	vip     VIP
-	what    string // in words
-	match   string // in nft's words
-	allow   string // in those of firewall-cmd
+	what    string     // in words
+	match   string     // in nft's words
+	dst     netip.Addr // that is meant alone, beside match
+	allow   string     // in those of firewall-cmd
 	service Service
 }
 

@@ -33,6 +33,10 @@ func (c *checkup) service() {
 
 // served judges one service of a VIP. handed is that rules hand it on.
 func (c *checkup) served(v VIP, s Service, handed bool) {
+	if handed { // to whom, the rules know
+		c.add(Info, "redirected", v.Addr.String(), "", "%s of VIP %s is handed on by rules of nftables, whatever listens there", s, v.Addr)
+		return
+	}
 	var others []string
 	for _, x := range c.around.Sockets {
 		if x.Service != s {
@@ -42,10 +46,6 @@ func (c *checkup) served(v VIP, s Service, handed bool) {
 			return
 		}
 		others = append(others, x.at(c.host))
-	}
-	if handed {
-		c.add(Info, "redirected", v.Addr.String(), "", "%s of VIP %s is handed on by rules of nftables", s, v.Addr)
-		return
 	}
 	anywhere := "0.0.0.0"
 	if v.Addr.Is6() {

@@ -95,6 +95,7 @@ func TestCheckup(t *testing.T) {
 		{"nothing", nil, nil, nil, []string{"info nothing-managed"}},
 		{"all well, DR", Set{vipA}, nil, nil, nil},
 		{"all well, TUN", Set{guarded}, nil, nil, nil},
+		{"withheld", Set{with(vipA, func(v *VIP) { v.Withheld = true })}, nil, nil, []string{"error not-bound 192.0.2.1"}},
 		{"not all seen", Set{vipA}, nil, func(s *sick) { s.around.Unseen = []Unseen{{"nftables", "operation not permitted", ""}} }, []string{"warning unseen nftables"}},
 
 		{"settings of lo only", Set{byHand}, nil, func(s *sick) { s.set("all", "arp_ignore", 0); s.set("lo", "arp_ignore", 1) },
@@ -157,17 +158,17 @@ func TestCheckup(t *testing.T) {
 		{"a port is dropped", Set{vipA}, []Service{web}, func(s *sick) {
 			s.listen("0.0.0.0", web, 0, false)
 			s.fates(Set{vipA}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Port == 80 })
-		}, []string{"error firewall rule 7 of chain inet filter in"}},
+		}, []string{"error firewall the rule with handle 7 of chain inet filter in"}},
 		{"a port of two VIPs is dropped", Set{vipA, vipC}, []Service{web}, func(s *sick) {
 			s.listen("0.0.0.0", web, 0, false)
 			s.fates(Set{vipA, vipC}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Port == 80 })
-		}, []string{"error firewall rule 7 of chain inet filter in"}},
+		}, []string{"error firewall the rule with handle 7 of chain inet filter in"}},
 		{"a port is dropped by the uplink only", Set{vipA}, []Service{web}, func(s *sick) {
 			s.listen("0.0.0.0", web, 0, false)
 			s.link(sysctl.Interface{Name: "eth1", Index: 8, ARP: true, Up: true, MTU: 1500})
 			s.addAddr(addr("203.0.113.11/24", "eth1"), "global")
 			s.fates(Set{vipA}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Iface == "eth0" })
-		}, []string{"warning firewall rule 7 of chain inet filter in"}},
+		}, []string{"warning firewall the rule with handle 7 of chain inet filter in"}},
 		{"by the uplink, and the VIP is of another NIC's subnet", Set{vipA}, []Service{web}, func(s *sick) {
 			s.listen("0.0.0.0", web, 0, false)
 			s.second(0)
@@ -177,15 +178,15 @@ func TestCheckup(t *testing.T) {
 			s.listen("0.0.0.0", web, 0, false)
 			s.second(0)
 			s.fates(Set{vipA}, []Service{web}, dropped, func(p nft.Packet) bool { return p.Iface == "eth1" })
-		}, []string{"warning firewall rule 7 of chain inet filter in"}},
+		}, []string{"warning firewall the rule with handle 7 of chain inet filter in"}},
 		{"TCP is dropped, UDP is not", Set{vipA}, nil, func(s *sick) { s.fates(Set{vipA}, nil, dropped, func(p nft.Packet) bool { return p.Protocol == 6 }) }, nil},
 		{"all is dropped", Set{vipA}, nil, func(s *sick) { s.fates(Set{vipA}, nil, dropped, func(nft.Packet) bool { return true }) },
-			[]string{"error firewall rule 7 of chain inet filter in"}},
+			[]string{"error firewall the rule with handle 7 of chain inet filter in"}},
 		{"protocol 4 is dropped", Set{guarded}, nil, func(s *sick) { s.fates(Set{guarded}, nil, dropped, func(p nft.Packet) bool { return p.Protocol == 4 }) },
-			[]string{"error firewall rule 7 of chain inet filter in"}},
+			[]string{"error firewall the rule with handle 7 of chain inet filter in"}},
 		{"what comes out of the tunnel is dropped", Set{guarded}, nil, func(s *sick) {
 			s.fates(Set{guarded}, nil, backed(dropped), func(p nft.Packet) bool { return p.Unwrapped })
-		}, []string{"error firewall-reverse-path rule 7 of chain inet filter in"}},
+		}, []string{"error firewall-reverse-path the rule with handle 7 of chain inet filter in"}},
 
 		{"an external device", Set{guarded}, nil, func(s *sick) {
 			s.rival("ext0", "ipip external", true)

@@ -47,7 +47,7 @@ var Codes = []struct{ Code, Meaning string }{
 	{"vip-on-nic", "the VIP is on a NIC too, which answers for it"},
 	{"vrf", "the uplink is in a VRF, and the VIP is not"},
 	{"vrf-ipv6", "an IPv6 VIP is to be on a VRF, whose ports would answer for it"},
-	{"was-answering", "the VIP was bound while this host answered ARP for it"},
+	{"was-answering", "the VIP was bound while this host answered ARP for it, or asked as it"},
 	{"withheld", "a VIP is managed and not bound: a watcher took it off, as its guard did not hold"},
 
 	// Of check.

@@ -113,7 +113,7 @@ func opening(j *Journal, h *Host, p []Change, stale bool) (finds []Finding) {
 		for i, v := range j.VIPs {
 			if bound[i] && v.Addr.Is4() && !table.Drops(v.Addr) {
 				finds = append(finds, Finding{Level: Warning, Code: "was-answering", Subject: v.Addr.String(),
-					Message: fmt.Sprintf("VIP %s was bound while this host answered ARP for it: neighbours may have cached its MAC address", v.Addr),
+					Message: fmt.Sprintf("VIP %s was bound while this host answered ARP for it, or asked as it: neighbours may have cached its MAC address", v.Addr),
 					Cure:    "on the director: arping -U -I NIC " + v.Addr.String()})
 			}
 		}

@@ -42,6 +42,8 @@ type Silence struct {
 	Why         string `json:"why"`
 	Asked       bool   `json:"asked"` // a VIP asks for it
 	ByRules     bool   `json:"-"`     // good whatever the settings, by the rules of nftables
+
+	Holds []netip.Addr `json:"holds,omitempty"` // VIPs that are on it too: it answers for them, whatever the settings
 }
 
 // arrival is how the VIP's packets come, in words.
@@ -285,6 +287,11 @@ func (h *Host) silence(s Set) []Silence {
 		}
 		if g.Why = strings.Join(good, "; "); len(bad) > 0 {
 			g.Good, g.Why = false, strings.Join(bad, "; ")
+		}
+		for _, a := range h.Addrs {
+			if a.Device == name && a.Prefix.Addr().Is4() && s.has(a.Prefix.Addr()) && !h.holders()[name] {
+				g.Holds = append(g.Holds, a.Prefix.Addr())
+			}
 		}
 		out = append(out, g)
 	}

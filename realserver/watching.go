@@ -93,6 +93,9 @@ func (a *Agent) claimWatch() (*os.File, error) {
 	}
 	if errors.Is(err, unix.EAGAIN) {
 		err = errWatched
+		if w := a.watching(); w.PID != 0 {
+			err = fmt.Errorf("%w, as process %d", err, w.PID)
+		}
 	}
 	if err != nil {
 		f.Close()

@@ -99,7 +99,7 @@ func parseFile(path string, b []byte) (*file, error) {
 	}
 	err := f.each(top, func(key string, k, v *yaml.Node) error {
 		if key != "vips" {
-			return f.option(f.defaults, key, k, v)
+			return f.option(f.defaults, "vips", key, k, v)
 		}
 		if v.Kind != yaml.SequenceNode {
 			return f.misuse(k, "vips: must be a list (write [] for none)")
@@ -130,7 +130,7 @@ func (f *file) entry(n *yaml.Node) error {
 			addressed = true
 			return f.address(&e, k, v)
 		}
-		return f.option(e.options, key, k, v)
+		return f.option(e.options, "address", key, k, v)
 	})
 	if err == nil && !addressed {
 		err = f.misuse(n, "vips: an entry without address")
@@ -150,9 +150,11 @@ func (f *file) address(e *entry, at, v *yaml.Node) (err error) {
 	return nil
 }
 
-// option reads one option of a VIP.
-func (f *file) option(into options, key string, k, v *yaml.Node) error {
+// option reads one option of a VIP, where it may stand beside another key.
+func (f *file) option(into options, beside, key string, k, v *yaml.Node) error {
+	known := []string{beside}
 	for _, o := range vipOptions {
+		known = append(known, o.name)
 		if o.name != key {
 			continue
 		}
@@ -183,7 +185,7 @@ func (f *file) option(into options, key string, k, v *yaml.Node) error {
 		into[key] = w
 		return err
 	}
-	return f.misuse(k, "unknown key %q", key)
+	return f.misuse(k, "unknown key %q%s", key, meant(key, known))
 }
 
 // each walks a mapping, in which each key may stand once.

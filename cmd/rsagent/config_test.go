@@ -11,9 +11,12 @@ import (
 // Each error of a config file names the file and the line.
 func TestConfigErrors(t *testing.T) {
 	for _, test := range []struct{ name, file, want string }{
-		{"unknown key", "mode: dr\nmodes: dr\n", `2: unknown key "modes"`},
+		{"unknown key", "mode: dr\nmodes: dr\n", `2: unknown key "modes"; did you mean mode?`},
+		{"underscore for dash", "arp_guard: all\n", `1: unknown key "arp_guard"; did you mean arp-guard?`},
+		{"one VIP", "vip: 10.0.0.1\n", `1: unknown key "vip"; did you mean vips?`},
+		{"an address misspelt", "vips:\n  - adress: 10.0.0.1\n", `2: unknown key "adress"; did you mean address?`},
 		{"address at the top", "address: 10.0.0.1\n", `1: unknown key "address"`},
-		{"unknown key of a VIP", "vips:\n  - address: 10.0.0.1\n    mdoe: tun\n", `3: unknown key "mdoe"`},
+		{"unknown key of a VIP", "vips:\n  - address: 10.0.0.1\n    mdoe: tun\n", `3: unknown key "mdoe"; did you mean mode?`},
 		{"vips within a VIP", "vips:\n  - address: 10.0.0.1\n    vips: []\n", `3: unknown key "vips"`},
 		{"key twice", "mode: dr\nscope: host\nmode: tun\n", `3: key "mode" is in line 1 already`},
 		{"key of a VIP twice", "vips:\n  - address: 10.0.0.1\n    address: 10.0.0.2\n", `3: key "address" is in line 2 already`},

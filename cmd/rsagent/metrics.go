@@ -93,7 +93,7 @@ func (r *report) watchMetrics(family func(name, kind, help string) func(value ui
 	}
 	contended := family("watch_contended", "gauge", "An item that something else keeps undoing.")
 	for _, item := range r.Watch.Contended {
-		contended(1, "item", item)
+		contended(truth(r.Watch.Running), "item", item)
 	}
 	if r.Watch.Last != nil {
 		family("watch_last_repair_timestamp_seconds", "gauge", "When the watcher last mended anything.")(uint64(r.Watch.Last.At.Unix()))

@@ -134,6 +134,17 @@ func TestMetricsOfTunnels(t *testing.T) {
 	}
 }
 
+// What a watcher fought with when it was killed, it fights with no more.
+func TestMetricsOfAWatcherKilled(t *testing.T) {
+	for running, want := range map[bool]string{true: "rsagent_watch_contended{item=x} 1", false: "rsagent_watch_contended{item=x} 0"} {
+		var b strings.Builder
+		metrics(&b, &report{Watch: &realserver.Watching{PID: 7, Running: running, Contended: []string{"x"}}})
+		if got := series(t, b.String()); !slices.Contains(got, want) {
+			t.Errorf("running %t: no %s in %q", running, want, got)
+		}
+	}
+}
+
 // The kernel takes nearly any byte in an interface's name; two names are two series all the same.
 func TestMetricsOfAnyName(t *testing.T) {
 	names := []string{"eth0", `a"b`, `a\b`, `a\"b`, "a\xff", "a\xfe", `a\xff`, "a\x01", "a}b", "a,b=\"c", "ä", "\u202e", "\n"}

@@ -66,7 +66,7 @@ func TestJSON(t *testing.T) {
 		{"status", fmt.Sprintf(head, "status", "drifted", false, strings.Replace(upVIP, `"up"}`, `"drifted"`+more, 1)) +
 			`{"stage":"guard","item":"net.ipv4.conf.all.arp_ignore","from":"0","to":"1","why":"` + whyIgnore + `","outcome":"would"}` +
 			strings.Replace(drifted, `"findings":[]`, `"findings":[{"level":"warning","code":"was-answering","subject":"10.0.0.100",`+
-				`"message":"VIP 10.0.0.100 was bound while this host answered ARP for it: neighbours may have cached its MAC address",`+
+				`"message":"VIP 10.0.0.100 was bound while this host answered ARP for it, or asked as it: neighbours may have cached its MAC address",`+
 				`"cure":"on the director: arping -U -I NIC 10.0.0.100"}]`, 1), 1},
 		{"MEND", "", 0},
 		{"stop", fmt.Sprintf(head, "stop", "down", true, "") + fmt.Sprintf(withdraw, "done") + back("all.arp_announce", "2") + "," +
@@ -134,7 +134,7 @@ func TestText(t *testing.T) {
 			"tunnel  tunl0       ipip, rp_filter 0             down, 0 packets received\n" +
 			"drift: net.ipv4.conf.all.arp_ignore is 0, should be 1: " + whyIgnore + "\n" +
 			"mend: rsagent restart\n" +
-			"warning: VIP 10.0.0.100 was bound while this host answered ARP for it: neighbours may have cached its MAC address (cure: on the director: arping -U -I NIC 10.0.0.100)\n", 1},
+			"warning: VIP 10.0.0.100 was bound while this host answered ARP for it, or asked as it: neighbours may have cached its MAC address (cure: on the director: arping -U -I NIC 10.0.0.100)\n", 1},
 	} {
 		if step.args == "LEAK" {
 			w.set1("all", "arp_ignore", 0)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -137,7 +138,11 @@ func (v verb) command(e env, code *int) *cli.Command {
 		HideHelpCommand: true, OnUsageError: v.onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 0 {
-				return misuse("%s takes no arguments, and %q is one (flags begin with --)", v.name, c.Args().First())
+				word, hint := c.Args().First(), "flags begin with --"
+				if _, err := netip.ParseAddr(word); err == nil && slices.ContainsFunc(flags, func(f *flag) bool { return f.name == "vip" }) {
+					hint = "--vip " + word
+				}
+				return misuse("%s takes no arguments, and %q is one (%s)", v.name, word, hint)
 			}
 			call, err := newCall(c.Context, e, v, flags)
 			if err != nil {

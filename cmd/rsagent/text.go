@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -209,6 +210,7 @@ func (p *page) status(r *report, some bool) {
 		p.row("VIP", v.Address, string(v.Mode)+" on "+v.Device, string(v.State), v.asked())
 	}
 	if len(r.VIPs) > 0 {
+		ruled := slices.ContainsFunc(r.Guards, func(g realserver.Silence) bool { return g.Rules != "" })
 		for _, g := range r.Guards {
 			verdict := "silent"
 			if !g.Good {
@@ -217,8 +219,11 @@ func (p *page) status(r *report, some bool) {
 			if g.ByRules {
 				verdict = "silent by nftables"
 			}
-			if !g.Good && !g.Asked {
+			if !g.Good && !g.Asked && !ruled {
 				verdict = "not silent, and no VIP asks for it"
+			}
+			if len(g.Holds) > 0 {
+				verdict += fmt.Sprintf(", but for %s, which it holds", brief(strings.Trim(fmt.Sprint(g.Holds), "[]")))
 			}
 			if g.Rules != "" {
 				p.row("guard", g.Interface, brief(g.Rules), verdict)
@@ -237,7 +242,7 @@ func (p *page) status(r *report, some bool) {
 	if w := r.Watch; w.Running {
 		p.row("watch", "running", inWords(*w))
 	} else if w.PID != 0 {
-		p.row("watch", "killed", inWords(*w))
+		p.row("watch", "killed", "it said last: "+inWords(*w))
 	}
 	p.tabs.Flush()
 	for _, x := range r.Changes {

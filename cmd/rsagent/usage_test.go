@@ -29,7 +29,7 @@ func TestMisuse(t *testing.T) {
 		{"version", "RSAGENT_ARPGUARD=nft", ""},
 		{"start --nope", "", "unknown flag --nope"},
 		{"start --vip", "", "--vip needs a value"},
-		{"start 10.0.0.1", "", `start takes no arguments, and "10.0.0.1" is one (flags begin with --)`},
+		{"start 10.0.0.1", "", `start takes no arguments, and "10.0.0.1" is one (--vip 10.0.0.1)`},
 		{"start vip", "", `start takes no arguments, and "vip" is one (flags begin with --)`},
 		{"start help", "", `start takes no arguments, and "help" is one (flags begin with --)`},
 		{"start --vip 10.0.0.1 x --mode tun", "", `start takes no arguments, and "x" is one (flags begin with --)`},

@@ -96,7 +96,10 @@ func (h *herald) tell(now realserver.Watching) {
 func inWords(w realserver.Watching) string {
 	words := string(w.State)
 	if n := w.Total(); n > 0 {
-		words += fmt.Sprintf("; %s, the last at %s: %s", count(int(n), "repair"), w.Last.At.Format(time.TimeOnly), w.Last.Item)
+		words += fmt.Sprintf("; %s, the last at %s: %s", count(int(n), "repair"), w.Last.At.Local().Format("2006-01-02 15:04:05 MST"), w.Last.Item)
+	}
+	if !w.Running {
+		return words
 	}
 	if len(w.Contended) > 0 {
 		words += "; something keeps undoing " + brief(strings.Join(w.Contended, ", "))

@@ -76,6 +76,10 @@ func TestCase19_AlsoOnTheNIC(t *testing.T) {
 		}
 		s.bound(t, vip, "eth0", "lo")
 		s.ask(t, 0, "status")
+		const row = "silent, but for " + vip + ", which it holds"
+		if got := s.rs.Run(t, s.args("status")...); strings.Count(got, row) != 1 || !strings.Contains(got, row+"\n") {
+			t.Errorf("eth0 answers for the VIP, and status says:\n%s", got)
+		}
 		s.do(t, "stop")
 		s.bound(t, vip, "eth0")
 	})

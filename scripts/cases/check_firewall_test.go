@@ -22,10 +22,10 @@ func TestCheckFirewall(t *testing.T) {
 	s.do(t, "start", "--vip", vip)
 	port, at := s.serve(t, vip, vip)
 	for name, c := range map[string]struct{ rules, place string }{
-		"a rule":           {"table inet filter { chain in { type filter hook input priority 0; ct state established accept; tcp dport " + port + " counter drop; }; }", "rule 3 of chain inet filter in"},
+		"a rule":           {"table inet filter { chain in { type filter hook input priority 0; ct state established accept; tcp dport " + port + " counter drop; }; }", "rule with handle 3 of chain inet filter in"},
 		"a policy":         {"table ip f { chain c { type filter hook input priority 0; policy drop; ct state established,related accept; tcp dport 22 accept; }; }", "the policy of chain ip f c"},
-		"before the input": {"table inet raw { chain pre { type filter hook prerouting priority raw; ip daddr " + vip + " drop; }; }", "rule 2 of chain inet raw pre"},
-		"not on the NIC":   {"table inet f { chain pre { type filter hook prerouting priority raw; fib daddr . iif type != { local, broadcast, multicast } drop; }; }", "rule 3 of chain inet f pre"},
+		"before the input": {"table inet raw { chain pre { type filter hook prerouting priority raw; ip daddr " + vip + " drop; }; }", "rule with handle 2 of chain inet raw pre"},
+		"not on the NIC":   {"table inet f { chain pre { type filter hook prerouting priority raw; fib daddr . iif type != { local, broadcast, multicast } drop; }; }", "rule with handle 3 of chain inet f pre"},
 		"a chain":          {"table inet f { chain web { ip daddr 10.0.0.64/26 reject; }; chain c { type filter hook input priority 0; iifname eth0 jump web; }; }", "chain inet f web"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,6 +39,9 @@ func TestCheckFirewall(t *testing.T) {
 				t.Fatal("it is served: nothing to be found")
 			}
 			f := s.finds(t, "firewall", "error", []string{c.place, vip, port}, "--port", port)
+			if !strings.Contains(f.Cure, "daddr "+vip+" tcp dport "+port+" ") {
+				t.Errorf("the cure opens the port of other addresses too: %s", f.Cure)
+			}
 			s.cured(t, f, "--port", port)
 			if err := s.servedOn(vip, at); err != nil {
 				t.Errorf("after the cure: %v", err)

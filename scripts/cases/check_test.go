@@ -112,6 +112,9 @@ func TestCheckNotBound(t *testing.T) {
 	s.cured(t, f, "--vip", vip)
 	s.bound(t, vip, "lo")
 	s.lacks(t, "nothing-managed")
+	if f := s.finds(t, "not-bound", "error", []string{rip, "own address on a NIC"}, "--vip", rip); f.Cure != "" {
+		t.Errorf("the cure for the host's own address is %q, which is refused", f.Cure)
+	}
 }
 
 // What has drifted is told with what it does, and the cure mends it.

@@ -131,6 +131,9 @@ func TestWatch_GuardLostWithdraw(t *testing.T) {
 	if !r.says("warning", "withheld", vip) || !r.says("withheld", vip2) || r.says("withheld", vip6) || r.says("withheld", vipNFT) {
 		t.Errorf("status does not say which are withheld: %+v", r.Findings)
 	}
+	if r := s.check(t, 1); !r.says("error", "not-bound", vip) || !r.says("error", "not-bound", vip2) || r.says("not-bound", vip6) {
+		t.Errorf("check takes no offence at VIPs that are withheld: %+v", r.Findings)
+	}
 	before := w.switches(t)
 	time.Sleep(time.Second)
 	if n := w.switches(t) - before; n > 200 {

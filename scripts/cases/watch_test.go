@@ -290,7 +290,7 @@ func TestWatch_Once(t *testing.T) {
 	s.ask(t, 0, "start", "--vip", vip)
 	w := s.watch(t, never)
 	r := s.rs.Try(s.args("watch")...)
-	if r.Code != 1 || r.Stdout != "" || lines(r.Stderr) != 1 || !strings.Contains(r.Stderr, "another rsagent watch runs here") {
+	if r.Code != 1 || r.Stdout != "" || lines(r.Stderr) != 1 || !strings.Contains(r.Stderr, fmt.Sprintf("another rsagent watch runs here, as process %d\n", w.Pid())) {
 		t.Errorf("a second one: exit %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	if got := s.ask(t, 0, "status").Watch; got.PID != w.Pid() {
@@ -355,7 +355,7 @@ func TestWatch_Status(t *testing.T) {
 	told("a repair", "1 repair, the last at", true, w.Pid(), `repairs_total{item="10.0.0.100/32 dev lo"} 1`)
 	w.Signal(unix.SIGKILL)
 	w.Wait()
-	told("killed", "watch  killed", false, w.Pid(), "running 0", `repairs_total{item="10.0.0.100/32 dev lo"} 1`)
+	told("killed", "it said last: up; 1 repair", false, w.Pid(), "running 0", `repairs_total{item="10.0.0.100/32 dev lo"} 1`)
 	w = s.watch(t, never)
 	told("again", "watch  running", true, w.Pid(), "running 1")
 	w.end(t)

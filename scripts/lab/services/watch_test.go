@@ -99,7 +99,7 @@ func mends(t *testing.T) {
 	}
 	holds(t, loud)
 	first := theWatcher(t)
-	if first.state != "active" || !regexp.MustCompile(`^up; 1 repair, the last at ..:..:..: `+loud+`/32 dev lo$`).MatchString(first.says) {
+	if first.state != "active" || !regexp.MustCompile(`^up; 1 repair, the last at ....-..-.. ..:..:.. UTC: `+loud+`/32 dev lo$`).MatchString(first.says) {
 		t.Errorf("systemd has it as %+v", first)
 	}
 	here.SetIPv4Conf(t, "all", "arp_ignore", "0")
