@@ -119,6 +119,11 @@ func (c *checkup) state() {
 			c.add(Error, "not-bound", v.Addr.String(), "rsagent start "+v.flags(), "VIP %s is not on this host", v.Addr)
 		}
 	}
+	if c.Watching.Running {
+		for _, item := range c.Watching.Contended {
+			c.add(Warning, "contended", item, "end what undoes it; then: systemctl reload rsagent-watch", "something keeps undoing %s, and the watcher mends it less and less often, so that it is wrong most of the time", item)
+		}
+	}
 	leaks := false
 	for _, g := range c.Guards {
 		if !g.Good && g.Asked && g.Rules == "" && g.Interface != sysctl.All && c.holdsIPv4() {

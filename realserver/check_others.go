@@ -1,6 +1,11 @@
 package realserver
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"rsagent/sysctl"
+)
 
 // source finds VIPs that the host speaks as.
 func (c *checkup) source() {
@@ -35,7 +40,10 @@ func (c *checkup) segments() {
 
 // neighbours finds what else on this host has to do with the VIPs.
 func (c *checkup) neighbours() {
-	bound := c.onHost()
+	bound, holders := c.onHost(), c.host.holders()
+	if len(c.set) > 0 && !slices.ContainsFunc(c.host.Links, func(l sysctl.Interface) bool { return l.Up && !holders[l.Name] }) {
+		c.add(Error, "no-nic", "", "ip link set NIC up", "no NIC is up: nothing comes for the VIPs")
+	}
 	for _, v := range bound {
 		if c.around.Directs[v.Addr] && !c.around.BackupOnly {
 			c.add(Error, "director-too", v.Addr.String(), "sysctl -w net.ipv4.vs.backup_only=1", "this host has %s in its own IPVS table: as a backup director it would direct what the master sends it, some of it back (that needs the sync daemon too: ipvsadm --start-daemon)", v.Addr)

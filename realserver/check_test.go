@@ -95,6 +95,9 @@ func TestCheckup(t *testing.T) {
 		{"nothing", nil, nil, nil, []string{"info nothing-managed"}},
 		{"all well, DR", Set{vipA}, nil, nil, nil},
 		{"all well, TUN", Set{guarded}, nil, nil, nil},
+		{"undone again and again", Set{vipA}, nil, func(s *sick) { s.watch = Watching{Running: true, Contended: []string{"x"}} }, []string{"warning contended x"}},
+		{"undone until the watcher ended", Set{vipA}, nil, func(s *sick) { s.watch.Contended = []string{"x"} }, nil},
+		{"no NIC up", Set{vipA}, nil, func(s *sick) { s.host.Links[0].Up, s.host.Links[1].Up = false, false }, []string{"error no-nic"}},
 		{"withheld", Set{with(vipA, func(v *VIP) { v.Withheld = true })}, nil, nil, []string{"error not-bound 192.0.2.1"}},
 		{"not all seen", Set{vipA}, nil, func(s *sick) { s.around.Unseen = []Unseen{{"nftables", "operation not permitted", ""}} }, []string{"warning unseen nftables"}},
 

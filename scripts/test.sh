@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 RSAGENT_SKIPS=$(mktemp)
 export RSAGENT_SKIPS
-trap 'rm -f "$RSAGENT_SKIPS"' EXIT
+trap 'rm -f "$RSAGENT_SKIPS" "$RSAGENT_SKIPS.model"' EXIT
 failed=
 
 race=
@@ -23,19 +23,26 @@ if [ "${1-}" = soak ]; then
 fi
 
 # The images of the VMs are fetched meanwhile. What fails here is said by those who need them.
+trap 'trap - TERM; kill 0' INT TERM
 RSAGENT_LAB_IMAGE=1 go test -count=1 -p 1 -timeout 40m ./scripts/lab/... >/dev/null 2>&1 &
 
 scripts/lint.sh || failed="$failed lint"
 # shellcheck disable=SC2046,SC2086 # lists of words
 go test $race -timeout 20m $(go list ./... | grep -v '/scripts/\|/realserver$') || failed="$failed race"
-# The scripts run the program, and have little of their own to race. They wait for the kernel half of the time, which is
-# time for the crash model. That runs six times as long with the race detector: a few of its hosts do for that.
+
+# The crash model takes what the others leave of the processors, which wait for the kernel half of the time. It runs six
+# times as long with the race detector: a few of its hosts do for that.
+model() {
+	nice -n 19 go test -timeout 40m ./realserver || return
+	[ -z "$race" ] || RSAGENT_TEST_STRIDE=211 nice -n 19 go test $race -timeout 20m -skip TestMutations ./realserver
+}
+model >"$RSAGENT_SKIPS.model" 2>&1 &
+model=$!
+# These run the program, and have little of their own to race.
 # shellcheck disable=SC2046
-go test -p 3 -timeout 40m ./scripts/cases ./realserver $(go list ./scripts/... | grep -v '/scripts/lab\|/scripts/cases') ||
-	failed="$failed go-test"
-if [ -n "$race" ]; then
-	RSAGENT_TEST_STRIDE=211 go test $race -timeout 20m -skip TestMutations ./realserver || failed="$failed race"
-fi
+go test -timeout 40m $(go list ./scripts/... | grep -v '/scripts/lab') || failed="$failed scripts"
+wait $model || failed="$failed realserver"
+cat "$RSAGENT_SKIPS.model"
 if [ -n "$soak" ]; then
 	# one package after the other, and without the race detector: that is what the short forms have
 	RSAGENT_TEST_STRIDE=1 go test -v -p 1 -timeout 2h -skip TestMutations ./realserver ./scripts/hostile ./scripts/cases || failed="$failed long"

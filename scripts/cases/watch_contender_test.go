@@ -45,6 +45,11 @@ func TestWatch_Contender(t *testing.T) {
 	if r := parse(t, got.Code, "status", args, got); !slices.Equal(r.Watch.Contended, []string{item}) {
 		t.Errorf("status tells of %+v", r.Watch)
 	}
+	args = s.args("check", "-o", "json")
+	got = s.rs.Try(args...) // the VIP may be there at the moment
+	if r := parse(t, got.Code, "check", args, got); !r.says("warning", "contended", item) {
+		t.Errorf("check does not tell of it: %+v", r.Findings)
+	}
 	for form, word := range map[string]string{"text": "something keeps undoing " + item, "prometheus": `rsagent_watch_contended{item="` + item + `"} 1`} {
 		if got := s.rs.Try(s.args("status", "-o", form)...).Stdout; !strings.Contains(got, word) {
 			t.Errorf("%s does not say %q:\n%s", form, word, got)
