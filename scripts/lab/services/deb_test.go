@@ -208,6 +208,7 @@ func (c *client) talk(vip string, stop chan struct{}, count *atomic.Int64) error
 	}
 	defer long.Close()
 	for {
+		began := time.Now()
 		select {
 		case <-stop:
 			return nil
@@ -223,7 +224,7 @@ func (c *client) talk(vip string, stop chan struct{}, count *atomic.Int64) error
 			return fmt.Errorf("%s: %w", vip, err)
 		}
 		count.Add(1)
-		time.Sleep(50 * time.Millisecond) // the guest has other things to do
+		time.Sleep(3 * time.Since(began)) // the guest has other things to do
 	}
 }
 

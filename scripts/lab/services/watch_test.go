@@ -183,7 +183,7 @@ func asShown(t *testing.T) {
 	t.Helper()
 	here.Run(t, "journalctl", "--sync")
 	alike := func(text string) string {
-		text = regexp.MustCompile(`took=\S+|\d\d:\d\d:\d\d`).ReplaceAllString(text, "TIME")
+		text = regexp.MustCompile(`took=\S+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`).ReplaceAllString(text, "TIME")
 		return strings.Join(strings.Fields(text), " ")
 	}
 	shown := strings.ReplaceAll(strings.Join(docs.Blocks(readme(t), "text"), ""), "192.0.2.100", loud)
