@@ -113,10 +113,12 @@ func (c *checkup) state() {
 		switch {
 		case v.Withheld:
 			c.add(Error, "not-bound", v.Addr.String(), "rsagent restart", "VIP %s is not on this host: it is withheld", v.Addr)
-		case v.State == Down && c.onSubnet(v.Addr):
-			c.add(Error, "not-bound", v.Addr.String(), "", "%s is this host's own address on a NIC, not a VIP", v.Addr)
 		case v.State == Down:
-			c.add(Error, "not-bound", v.Addr.String(), "rsagent start "+v.flags(), "VIP %s is not on this host", v.Addr)
+			cure, why := "rsagent start "+v.flags(), ""
+			if own := ownAddresses(Set{v.VIP}, c.host); len(own) > 0 { // start would refuse it
+				cure, why = "", ", and cannot be: "+own[0].Message
+			}
+			c.add(Error, "not-bound", v.Addr.String(), cure, "VIP %s is not on this host%s", v.Addr, why)
 		}
 	}
 	if c.Watching.Running {
@@ -137,17 +139,6 @@ func (c *checkup) state() {
 		}
 		c.add(Error, "drift", d.Item.String(), c.mend(), "%s is %s, should be %s: %s", d.Item, orAbsent(d.From), orAbsent(d.To), d.Why)
 	}
-}
-
-// onSubnet says that a NIC has this address in a subnet: it is its own.
-func (c *checkup) onSubnet(vip netip.Addr) bool {
-	holders := c.host.holders()
-	for _, a := range c.host.Addrs {
-		if a.Prefix.Addr() == vip && !a.Subnet().IsSingleIP() && !holders[a.Device] {
-			return true
-		}
-	}
-	return false
 }
 
 // mend is the command that brings back what the set asks for.

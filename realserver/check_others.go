@@ -42,7 +42,14 @@ func (c *checkup) segments() {
 func (c *checkup) neighbours() {
 	bound, holders := c.onHost(), c.host.holders()
 	if len(c.set) > 0 && !slices.ContainsFunc(c.host.Links, func(l sysctl.Interface) bool { return l.Up && !holders[l.Name] }) {
-		c.add(Error, "no-nic", "", "ip link set NIC up", "no NIC is up: nothing comes for the VIPs")
+		nic := "NIC"
+		for _, a := range c.host.Addrs {
+			if l := c.host.link(a.Device); l != nil && l.Speaks() && !a.Bare() {
+				nic = l.Name
+				break
+			}
+		}
+		c.add(Error, "no-nic", "", "ip link set "+nic+" up", "no NIC is up: nothing comes for the VIPs")
 	}
 	for _, v := range bound {
 		if c.around.Directs[v.Addr] && !c.around.BackupOnly {

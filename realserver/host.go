@@ -231,6 +231,17 @@ func (h *Host) holdsAddr(ip netip.Addr) bool {
 	return slices.ContainsFunc(h.Addrs, func(a loopback.Held) bool { return a.Prefix.Addr() == ip })
 }
 
+// onNICs tells of each address that is not where VIPs are held which interfaces have it.
+func (h *Host) onNICs() map[netip.Addr][]string {
+	m, holders := map[netip.Addr][]string{}, h.holders()
+	for _, a := range h.Addrs {
+		if !holders[a.Device] {
+			m[a.Prefix.Addr()] = append(m[a.Prefix.Addr()], a.Device)
+		}
+	}
+	return m
+}
+
 // holders is the set of names of the interfaces that may hold a VIP.
 func (h *Host) holders() map[string]bool {
 	m := map[string]bool{}

@@ -21,17 +21,12 @@ func (v VIP) hushed() bool { return v.Guard == GuardNFT && v.Addr.Is4() }
 // nftGuard silences by nftables the VIPs that ask for it. What no VIP needs any more leaves the table
 // only when a look has shown all else to hold, as any guard that is put back.
 func (p *policy) nftGuard() {
-	nics, holders := map[netip.Addr]string{}, p.host.holders()
-	for _, a := range p.host.Addrs {
-		if !holders[a.Device] {
-			nics[a.Prefix.Addr()] = a.Device
-		}
-	}
+	nics := p.host.onNICs()
 	var want arp.Guard
 	for _, v := range p.set {
 		if v.hushed() {
 			want.VIPs = append(want.VIPs, v.Addr)
-			p.mayHush(v, nics[v.Addr])
+			p.mayHush(v, strings.Join(nics[v.Addr], ", "))
 		}
 	}
 	for _, l := range p.host.Links {

@@ -43,7 +43,7 @@ type Silence struct {
 	Asked       bool   `json:"asked"` // a VIP asks for it
 	ByRules     bool   `json:"-"`     // good whatever the settings, by the rules of nftables
 
-	Holds []netip.Addr `json:"holds,omitempty"` // VIPs that are on it too: it answers for them, whatever the settings
+	Holds []netip.Addr `json:"holds,omitempty"` // VIPs that are on it too, for which it answers as for its own addresses
 }
 
 // arrival is how the VIP's packets come, in words.
@@ -266,7 +266,13 @@ func (h *Host) strangers(addrs []netip.Addr) map[netip.Addr]VIP {
 func (h *Host) silence(s Set) []Silence {
 	p := &policy{set: s, host: h}
 	rules, asked := arp.Rules(p.scopeHost()), map[string]bool{}
+	nics, held := h.onNICs(), map[string][]netip.Addr{}
 	for _, v := range s {
+		for _, nic := range nics[v.Addr] {
+			if v.Addr.Is4() {
+				held[nic] = append(held[nic], v.Addr)
+			}
+		}
 		for _, name := range p.resolve(v) {
 			asked[name] = true
 		}
@@ -274,7 +280,7 @@ func (h *Host) silence(s Set) []Silence {
 	}
 	out := []Silence{}
 	for _, name := range append([]string{sysctl.All}, h.speakers()...) {
-		g := Silence{Interface: name, Good: true, Asked: asked[sysctl.All] || asked[name],
+		g := Silence{Interface: name, Good: true, Asked: asked[sysctl.All] || asked[name], Holds: held[name],
 			ARPIgnore:   h.Conf.Effective(name, sysctl.ARPIgnore),
 			ARPAnnounce: h.Conf.Effective(name, sysctl.ARPAnnounce)}
 		var good, bad []string
@@ -287,11 +293,6 @@ func (h *Host) silence(s Set) []Silence {
 		}
 		if g.Why = strings.Join(good, "; "); len(bad) > 0 {
 			g.Good, g.Why = false, strings.Join(bad, "; ")
-		}
-		for _, a := range h.Addrs {
-			if a.Device == name && a.Prefix.Addr().Is4() && s.has(a.Prefix.Addr()) && !h.holders()[name] {
-				g.Holds = append(g.Holds, a.Prefix.Addr())
-			}
 		}
 		out = append(out, g)
 	}

@@ -152,9 +152,7 @@ func (f *file) address(e *entry, at, v *yaml.Node) (err error) {
 
 // option reads one option of a VIP, where it may stand beside another key.
 func (f *file) option(into options, beside, key string, k, v *yaml.Node) error {
-	known := []string{beside}
 	for _, o := range vipOptions {
-		known = append(known, o.name)
 		if o.name != key {
 			continue
 		}
@@ -184,6 +182,10 @@ func (f *file) option(into options, beside, key string, k, v *yaml.Node) error {
 		w, err := o.flag().read(words, fmt.Sprintf("%s:%d: %s", f.path, k.Line, key))
 		into[key] = w
 		return err
+	}
+	known := []string{beside}
+	for _, o := range vipOptions {
+		known = append(known, o.name)
 	}
 	return f.misuse(k, "unknown key %q%s", key, meant(key, known))
 }

@@ -222,7 +222,7 @@ func (p *page) status(r *report, some bool) {
 			if !g.Good && !g.Asked && !ruled {
 				verdict = "not silent, and no VIP asks for it"
 			}
-			if len(g.Holds) > 0 {
+			if len(g.Holds) > 0 && verdict == "silent" && g.ARPIgnore != 8 { // which has it answer for no address
 				verdict += fmt.Sprintf(", but for %s, which it holds", brief(strings.Trim(fmt.Sprint(g.Holds), "[]")))
 			}
 			if g.Rules != "" {

@@ -80,6 +80,13 @@ func TestCase19_AlsoOnTheNIC(t *testing.T) {
 		if got := s.rs.Run(t, s.args("status")...); strings.Count(got, row) != 1 || !strings.Contains(got, row+"\n") {
 			t.Errorf("eth0 answers for the VIP, and status says:\n%s", got)
 		}
+		for _, ignore := range []string{"8", "0"} { // for no address at all, and for any
+			s.rs.SetIPv4Conf(t, "all", "arp_ignore", ignore)
+			if got := s.rs.Try(s.args("status")...).Stdout; strings.Contains(got, "but for") || s.answers(t, "eth0", vip) != (ignore == "0") {
+				t.Errorf("arp_ignore %s, and status says:\n%s", ignore, got)
+			}
+		}
+		s.rs.SetIPv4Conf(t, "all", "arp_ignore", "1")
 		s.do(t, "stop")
 		s.bound(t, vip, "eth0")
 	})

@@ -56,11 +56,10 @@ func newLAN(ctx context.Context, dir string) (*lan, []string, error) {
 	}, nil
 }
 
-// ask asks for one address after the other, each some twenty times a second: the guest is fifteen times slower than its host, and each
-// frame interrupts it.
+// ask asks for one address after the other, each some sixty times a second.
 func (l *lan) ask(ctx context.Context) {
 	targets := append(slices.Clone(vips), loud, rip(1), rip(2), rip(3))
-	tick := time.NewTicker(time.Second / 20 / time.Duration(len(targets)))
+	tick := time.NewTicker(time.Second / 60 / time.Duration(len(targets)))
 	defer tick.Stop()
 	for i := 0; ctx.Err() == nil; i++ {
 		target := targets[i%len(targets)]
