@@ -67,8 +67,8 @@ func TestMutations(t *testing.T) {
 			overlay := mutate(t, m.file, m.edits)
 			var out []byte
 			var err error
-			for _, stride := range []string{"97", "23"} { // most are caught on a few hosts
-				cmd := exec.Command("go", "test", "-vet=off", "-ldflags=-s -w", "-failfast", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
+			for _, stride := range []string{"487", "97", "23"} { // most are caught on a few hosts
+				cmd := exec.Command("go", "test", "-vet=off", "-gcflags=-N -l", "-ldflags=-s -w", "-failfast", "-overlay", overlay, "-run", "^(TestKilled|TestFault)$", ".")
 				cmd.Env = append(os.Environ(), "RSAGENT_TEST_STRIDE="+stride)
 				if out, err = cmd.CombinedOutput(); err != nil {
 					break

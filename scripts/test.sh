@@ -26,14 +26,15 @@ fi
 trap 'trap - TERM; kill 0' INT TERM
 RSAGENT_LAB_IMAGE=1 go test -count=1 -p 1 -timeout 40m ./scripts/lab/... >/dev/null 2>&1 &
 
-scripts/lint.sh || failed="$failed lint"
+# What compiles and analyses makes much garbage, and has room for it.
+GOGC=400 scripts/lint.sh || failed="$failed lint"
 # shellcheck disable=SC2046,SC2086 # lists of words
-go test $race -timeout 20m $(go list ./... | grep -v '/scripts/\|/realserver$') || failed="$failed race"
+GOGC=400 go test $race -timeout 20m $(go list ./... | grep -v '/scripts/\|/realserver$') || failed="$failed race"
 
 # The crash model takes what the others leave of the processors, which wait for the kernel half of the time. It runs six
 # times as long with the race detector: a few of its hosts do for that.
 model() {
-	nice -n 19 go test -timeout 40m ./realserver || return
+	GOGC=400 nice -n 19 go test -timeout 40m ./realserver || return
 	[ -z "$race" ] || RSAGENT_TEST_STRIDE=211 nice -n 19 go test $race -timeout 20m -skip TestMutations ./realserver
 }
 model >"$RSAGENT_SKIPS.model" 2>&1 &
