@@ -45,37 +45,42 @@ type Addr struct {
 // Diff says how b differs from a; empty if it does not.
 func Diff(a, b Snapshot) string { return cmp.Diff(a, b) }
 
-// settleIPv6 waits until each IPv6 address has its local route: the kernel adds
-// that a moment after the address, from a work queue. It waits no longer than
-// a second, as on a device that is down none comes.
-func (h *Host) settleIPv6(t testing.TB) {
-	t.Helper()
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		addrs := strings.Count(h.Run(t, "ip", "-6", "-o", "addr", "show", "up"), " inet6 ")
-		local := strings.Count("\n"+h.Run(t, "ip", "-6", "route", "show", "table", "local", "type", "local"), "\nlocal ")
-		if local >= addrs {
-			return
-		}
-	}
-}
-
-// Snapshot looks at the host with the tools an operator would use.
+// Snapshot looks at the host with the tools an operator would use. It waits until each IPv6 address has its local route, which the
+// kernel adds a moment later, from a work queue; no longer than a second, as on a device that is down none comes.
 func (h *Host) Snapshot(t testing.TB) Snapshot {
 	t.Helper()
-	h.settleIPv6(t)
 	s := Snapshot{Sysctls: map[string]string{}}
+	for end := time.Now().Add(time.Second); ; time.Sleep(5 * time.Millisecond) {
+		s.Links, s.Addrs = h.linksAndAddrs(t)
+		s.Routes, s.Rules = nil, nil
+		h.lists(t, "-4", &s)
+		if local := h.lists(t, "-6", &s); local >= s.speaking6() || time.Now().After(end) {
+			break
+		}
+	}
+	slices.Sort(s.Routes) // the order of a dump means nothing
+	slices.Sort(s.Rules)
 	h.Do(func() {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			readTree(filepath.Join("/proc/sys/net", family, "conf"), s.Sysctls)
 		}
 	})
-	s.Links, s.Addrs = h.linksAndAddrs(t)
-	s.Routes = h.records(t, "ip -4 -j route show table all", "ip -6 -j route show table all")
-	s.Rules = h.records(t, "ip -4 -j rule show", "ip -6 -j rule show")
 	if _, err := exec.LookPath("nft"); err == nil {
 		s.NFT = h.Run(t, "nft", "--stateless", "list", "ruleset")
 	}
 	return s
+}
+
+// speaking6 counts the IPv6 addresses of links that are up.
+func (s *Snapshot) speaking6() (n int) {
+	for dev, all := range s.Addrs {
+		for _, a := range all {
+			if slices.Contains(s.Links[dev].Flags, "UP") && strings.Contains(a.Local, ":") {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // readTree reads every file below root. One that cannot be read
@@ -112,17 +117,33 @@ func (h *Host) Links(t testing.TB) map[string]Link {
 // prefix length for one that is not bare: "lo", "eth0/24".
 func (h *Host) Holds(t testing.TB, addr string) []string {
 	t.Helper()
-	var on []string
 	_, all := h.linksAndAddrs(t)
+	return on(all, addr)
+}
+
+// Held says it of several, in their order, each as "addr lo".
+func (h *Host) Held(t testing.TB, addrs ...string) []string {
+	t.Helper()
+	held := []string{}
+	_, all := h.linksAndAddrs(t)
+	for _, addr := range addrs {
+		for _, dev := range on(all, addr) {
+			held = append(held, addr+" "+dev)
+		}
+	}
+	return held
+}
+
+func on(all map[string][]Addr, addr string) (devs []string) {
 	for dev, addrs := range all {
 		for _, a := range addrs {
 			if a.Local == addr {
-				on = append(on, dev+a.suffix())
+				devs = append(devs, dev+a.suffix())
 			}
 		}
 	}
-	slices.Sort(on)
-	return on
+	slices.Sort(devs)
+	return devs
 }
 
 func (a Addr) suffix() string {
@@ -154,21 +175,31 @@ func isCarrier(flag string) bool {
 	return flag == "LOWER_UP" || flag == "NO-CARRIER" || flag == "M-DOWN"
 }
 
-// records runs commands that answer with a JSON list and returns the sorted
-// elements of all. The order of routes in a dump means nothing.
-func (h *Host) records(t testing.TB, commands ...string) []string {
+// lists adds the routes and rules of an IP version, by one process, and counts the routes to the host itself.
+func (h *Host) lists(t testing.TB, version string, s *Snapshot) (local int) {
 	t.Helper()
-	var lines []string
-	for _, command := range commands {
+	r := h.Exec(Cmd{Args: []string{"ip", version, "-j", "-batch", "-"}, Stdin: "route show table all\nrule show\n"})
+	if r.Code != 0 {
+		t.Fatalf("on %s: ip -batch: exit %d\n%s", h.Name, r.Code, r.Stderr)
+	}
+	for in := json.NewDecoder(strings.NewReader(r.Stdout)); in.More(); {
 		var found []map[string]any
-		decode(t, h.Run(t, strings.Fields(command)...), &found)
+		if err := in.Decode(&found); err != nil {
+			t.Fatalf("%v in %s", err, r.Stdout)
+		}
 		for _, record := range found {
 			delete(record, "expires")
-			lines = append(lines, jsonText(record))
+			if _, rule := record["priority"]; rule {
+				s.Rules = append(s.Rules, jsonText(record))
+			} else {
+				s.Routes = append(s.Routes, jsonText(record))
+			}
+			if record["type"] == "local" && record["table"] == "local" {
+				local++
+			}
 		}
 	}
-	slices.Sort(lines)
-	return lines
+	return local
 }
 
 // decode takes the empty answer of old versions of ip for an empty list.

@@ -110,13 +110,7 @@ func holds(t *testing.T, want ...string) {
 
 func held(t *testing.T) []string {
 	t.Helper()
-	got := []string{}
-	for _, v := range append(slices.Clone(vips), loud, "2001:db8::100") {
-		for _, dev := range here.Holds(t, v) {
-			got = append(got, v+" "+dev)
-		}
-	}
-	return got
+	return here.Held(t, append(slices.Clone(vips), loud, "2001:db8::100")...)
 }
 
 func readme(t *testing.T) string {
