@@ -3,10 +3,12 @@
 package bench
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +26,6 @@ type side struct {
 // A figure is the median of what the runs of one side took.
 type figure struct {
 	wall, user float64 // milliseconds
-	rss        float64 // kB, the peak
 }
 
 // turns lets two sides, or one, take turns, so that a noisy machine hits both alike.
@@ -65,7 +66,7 @@ func median(runs []figure) (m figure) {
 		slices.Sort(all)
 		return all[len(all)/2]
 	}
-	return figure{of(func(f figure) float64 { return f.wall }), of(func(f figure) float64 { return f.user }), of(func(f figure) float64 { return f.rss })}
+	return figure{of(func(f figure) float64 { return f.wall }), of(func(f figure) float64 { return f.user })}
 }
 
 // run runs a whole process on the host.
@@ -83,11 +84,31 @@ func (b *bench) run(t *testing.T, c command) (f figure) {
 			t.Fatalf("%s: %v: %s", strings.Join(c, " "), err, out.String())
 		}
 		f.user = ms(cmd.ProcessState.UserTime())
-		if use, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-			f.rss = float64(use.Maxrss)
-		}
 	})
 	return f
+}
+
+// peak is the most memory that a process held, in kB, the median of five. The kernel counts what it held before it became the
+// program, which is all that its parent has: so that is time(1).
+func (b *bench) peak(t *testing.T, do, undo command) float64 {
+	t.Helper()
+	var all []float64
+	for range 5 {
+		out := filepath.Join(b.dir, "peak")
+		b.run(t, append(command{"time", "-f", "%M", "-o", out}, do...))
+		b.run(t, undo)
+		text, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kB, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, kB)
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 func (b *bench) call(t *testing.T, f func() error) figure {
