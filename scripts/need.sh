@@ -4,11 +4,12 @@
 set -eu
 
 demo="ip:iproute2 arping:arping tcpdump:tcpdump"
-bench="ip:iproute2 ifconfig:net-tools"
+bench="ip:iproute2 ifconfig:net-tools time:time"
 lint="shellcheck:shellcheck ansible-lint:ansible-lint"
 test="$demo $bench $lint nft:nftables jq:jq strace:strace gcc:gcc git:git ps:procps setpriv:util-linux capsh:libcap2-bin
 	qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs busybox:busybox-static depmod:kmod
-	cpio:cpio xz:xz-utils genisoimage:genisoimage dpkg-deb:dpkg lintian:lintian rpm:rpm fish:fish zsh:zsh
+	cpio:cpio xz:xz-utils genisoimage:genisoimage
+	ansible-playbook:ansible-core ssh:openssh-client dpkg-deb:dpkg lintian:lintian rpm:rpm fish:fish zsh:zsh
 	systemd-analyze:systemd systemd-socket-activate:systemd"
 
 case ${1-} in

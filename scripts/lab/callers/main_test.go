@@ -3,6 +3,7 @@ package callers
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +18,8 @@ import (
 )
 
 var guest = &vm.Guest{
-	Packages: []string{"cloud-init", "ansible-core", "python3-apt"},
-	Tools:    []string{"genisoimage"},
+	Packages: []string{"cloud-init", "openssh-server", "python3-apt"},
+	Tools:    []string{"genisoimage", "ansible-playbook", "ssh", "ssh-keygen"},
 	Prepare:  prepare,
 	Boots:    []string{"^Test(Reboot|Seed|Role)", "^TestFirstBoot"},
 	Once:     true,
@@ -26,7 +27,8 @@ var guest = &vm.Guest{
 
 func TestMain(m *testing.M) { os.Exit(guest.Main(m)) }
 
-// prepare lays the files under test out as they lie in the source tree, and makes the disk that cloud-init starts from.
+// prepare lays the files under test out as they lie in the source tree, and makes the disk that cloud-init starts from. The
+// same folder is Ansible's on its controller, which is this machine: see controller.sh.
 func prepare(ctx context.Context, dir, job string) ([]string, error) {
 	for _, name := range []string{"ansible", "cloud-init", "systemd"} {
 		if err := os.CopyFS(filepath.Join(job, "scripts", name), os.DirFS(filepath.Join("../..", name))); err != nil {
@@ -46,8 +48,36 @@ func prepare(ctx context.Context, dir, job string) ([]string, error) {
 		return nil, err
 	}
 	seed := filepath.Join(dir, "seed.iso")
-	err := run(ctx, []string{"RSAGENT_BIN=" + filepath.Join(job, "rsagent")}, filepath.Join(job, "scripts/cloud-init/seed.sh"), seed)
-	return []string{"-drive", "format=raw,if=virtio,readonly=on,file=" + seed}, err
+	if err := run(ctx, []string{"RSAGENT_BIN=" + filepath.Join(job, "rsagent")}, filepath.Join(job, "scripts/cloud-init/seed.sh"), seed); err != nil {
+		return nil, err
+	}
+	key := filepath.Join(dir, "key")
+	if err := run(ctx, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key); err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	inventory := fmt.Sprintf("lab ansible_host=127.0.0.1 ansible_port=%d ansible_user=root ansible_ssh_private_key_file=%s ansible_python_interpreter=/usr/bin/python3\n", port, key)
+	if err := os.WriteFile(filepath.Join(dir, "HOSTS"), []byte(inventory), 0o644); err != nil {
+		return nil, err
+	}
+	script, err := filepath.Abs("controller.sh")
+	if err != nil {
+		return nil, err
+	}
+	return []string{"-drive", "format=raw,if=virtio,readonly=on,file=" + seed, "-device", "virtio-net-pci,netdev=wire",
+		"-netdev", fmt.Sprintf("user,id=wire,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:%d-:22,guestfwd=tcp:%s-cmd:%s %s", port, controller, script, dir)}, nil
+}
+
+// freePort is a TCP port of loopback's that nobody has at the moment.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 func run(ctx context.Context, env []string, name string, args ...string) error {

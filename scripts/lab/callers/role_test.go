@@ -1,10 +1,11 @@
 package callers
 
 import (
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,26 +18,56 @@ type recap struct{ changed, failed, text string }
 
 var recapLine = regexp.MustCompile(`changed=(\d+) +unreachable=0 +failed=(\d+)`)
 
-// play runs the playbook as the README has it, on this host, with the role's list of VIPs if one is given, as JSON.
+// What answers at this address, behind the guest's NIC, is controller.sh.
+const controller = "10.0.2.100:7"
+
+// ask has the controller run a command, and is what that prints.
+func ask(t *testing.T, words ...string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", controller)
+	must(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, strings.Join(words, "\n")+"\n\n")
+	must(t, err)
+	out, err := io.ReadAll(c)
+	must(t, err)
+	return string(out)
+}
+
+// play has it run the playbook on this host as the README has it, with the role's list of VIPs if one is given, as JSON.
 func play(t *testing.T, vips string, flags ...string) recap {
 	t.Helper()
 	text, err := os.ReadFile("README.md")
 	must(t, err)
-	command := strings.Replace(docs.Command(string(text), "ansible-playbook "), "HOSTS", "localhost,", 1)
-	args := slices.Concat(strings.Fields(command), []string{"-c", "local"}, flags)
+	command := strings.Replace(docs.Command(string(text), "ansible-playbook "), "HOSTS", "../HOSTS", 1)
+	args := append(strings.Fields(command), flags...)
 	if vips != "" {
 		args = append(args, "-e", `{"rsagent_vips": `+vips+`}`)
 	}
-	// While a task runs, the playbook's process looks a thousand times a second whether it has ended: half of an emulated processor.
-	settings := filepath.Join(t.TempDir(), "ansible.cfg")
-	must(t, os.WriteFile(settings, []byte("[defaults]\ninternal_poll_interval = 0.05\n"), 0o644))
-	r := testnet.Here().Exec(testnet.Cmd{Args: args, Env: []string{"HOME=/root", "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=1",
-		"ANSIBLE_PYTHON_INTERPRETER=/usr/bin/python3", "ANSIBLE_CONFIG=" + settings}})
-	m := recapLine.FindStringSubmatch(r.Stdout)
+	out := ask(t, args...)
+	m := recapLine.FindStringSubmatch(out)
 	if m == nil {
-		t.Fatalf("%s: exit %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
+		t.Fatalf("%s:\n%s", strings.Join(args, " "), out)
 	}
-	return recap{m[1], m[2], r.Stdout + r.Stderr}
+	return recap{m[1], m[2], out}
+}
+
+// reachable lets the controller in.
+func reachable(t *testing.T) {
+	t.Helper()
+	h := testnet.Here()
+	for dev := range h.Links(t) {
+		if strings.HasPrefix(dev, "en") || strings.HasPrefix(dev, "eth") {
+			h.Run(t, "ip", "link", "set", dev, "addrgenmode", "none") // no IPv6 address that comes when it likes
+			h.Run(t, "ip", "link", "set", dev, "up")
+			h.Run(t, "ip", "addr", "add", "10.0.2.15/24", "dev", dev)
+		}
+	}
+	const dir = "/run/sshd" // which sshd wants
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, os.WriteFile(dir+"/keys", []byte(ask(t, "cat", "../key.pub")), 0o600))
+	h.Start(t, "/usr/sbin/sshd", "-D", "-e", "-o", "AuthorizedKeysFile="+dir+"/keys", "-o", "UseDNS=no")
+	t.Cleanup(func() { h.Run(t, "pkill", "-x", "sshd") }) // with those of connections, which Ansible keeps
 }
 
 // went fails where the run changed nothing, or failed.
@@ -60,6 +91,7 @@ func (r recap) refused(t *testing.T, words ...string) {
 func TestRole(t *testing.T) {
 	guest.Need(t)
 	retire(t)
+	reachable(t)
 	fresh := look(t)
 
 	t.Run("to begin with", func(t *testing.T) { // none of them changes anything
@@ -92,7 +124,7 @@ func TestRole(t *testing.T) {
 	t.Run("a host that has drifted, by the package", func(t *testing.T) {
 		testnet.Here().SetIPv4Conf(t, "all", "arp_ignore", "0")
 		testnet.Here().Run(t, "ip", "addr", "del", "192.0.2.101/32", "dev", "lo")
-		play(t, "", "-e", "rsagent_binary=", "-e", "rsagent_deb=/job/rsagent_1.0.0-1_amd64.deb").went(t)
+		play(t, "", "-e", "rsagent_binary=", "-e", "rsagent_deb=../../rsagent_1.0.0-1_amd64.deb").went(t)
 		serves(t, "192.0.2.100 lo", "192.0.2.101 lo")
 		says(t, testnet.Here().Run(t, "/usr/sbin/rsagent", "version"), "rsagent 1.0.0 ")
 	})

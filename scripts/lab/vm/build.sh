@@ -84,12 +84,12 @@ add_job() {
 		StandardOutput=tty
 		StandardError=tty
 	UNIT
-	# Where there is cloud-init: no locale that takes files which the image leaves out, and one key only.
-	[ ! -d "$1/etc/cloud" ] || printf 'locale: C.UTF-8\nssh_genkeytypes: [ed25519]\n' >"$1/etc/cloud/cloud.cfg.d/lab.cfg"
+	# Where there is cloud-init: no locale that takes files which the image leaves out, one key only, and no NIC of its own.
+	[ ! -d "$1/etc/cloud" ] || printf '%s\n' 'locale: C.UTF-8' 'ssh_genkeytypes: [ed25519]' 'network: {config: disabled}' >"$1/etc/cloud/cloud.cfg.d/lab.cfg"
 	mkdir -p "$1/etc/systemd/system/graphical.target.wants"
 	ln -s ../job.service "$1/etc/systemd/system/graphical.target.wants/"
 	for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer e2scrub_all.timer \
-		e2scrub_reap.service systemd-timesyncd.service ipvsadm.service keepalived.service getty.target; do
+		e2scrub_reap.service systemd-timesyncd.service ipvsadm.service keepalived.service ssh.service getty.target; do
 		ln -sf /dev/null "$1/etc/systemd/system/$unit"
 	done
 }
