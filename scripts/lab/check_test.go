@@ -68,6 +68,32 @@ func (a agent) cure(t *testing.T, command string) {
 	}
 }
 
+// TestCheckInherited: what silences this host is what its containers start with, until the cure is taken.
+func TestCheckInherited(t *testing.T) {
+	guest(t)
+	newCluster(t) // of namespaces, as containers have
+	here := testnet.Here()
+	here.Run(t, "sh", "-ec", "ip link add lab0 type veth peer name lab1; ip addr add 10.8.0.1/24 dev lab0; ip link set lab0 up; ip link set lab1 up")
+	t.Cleanup(func() {
+		here.Run(t, "sh", "-ec", "ip link del lab0; echo 0 >/proc/sys/net/core/devconf_inherit_init_net")
+	})
+	starts := func(want string) {
+		t.Helper()
+		if got := strings.TrimSpace(here.Run(t, "unshare", "-n", "cat", "/proc/sys/net/ipv4/conf/all/arp_ignore")); got != want {
+			t.Errorf("a namespace starts with arp_ignore %s, want %s", got, want)
+		}
+	}
+	a := newAgent(t, here)
+	a.lacks(t, "inherited", "--vip", vip)
+	a.do(t, 0, "start", "--vip", vip)
+	starts("1")
+	f := a.finds(t, "inherited", "info", []string{"arp_ignore 1"})
+	a.cure(t, f.Cure)
+	a.lacks(t, "inherited")
+	starts("0")
+	a.do(t, 0, "stop")
+}
+
 // waits has the client connect to a VIP, which will not come about before something is mended, and returns where its end is told.
 func (c *cluster) waits(vip string) chan error {
 	end := make(chan error, 1)

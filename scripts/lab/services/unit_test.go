@@ -1,6 +1,7 @@
 package services
 
 import (
+	"encoding/json"
 	"os"
 	"regexp"
 	"strings"
@@ -193,11 +194,35 @@ func TestUnitFollowsNFTables(t *testing.T) {
 	says(t, here.Run(t, "nft", "list", "table", "arp", "rsagent"), loud)
 	exits(t, 0, "rsagent", "status")
 
+	// Other flushes nobody would mend, until check's cure is taken.
+	here.Run(t, "sh", "-ec", unwatched(t))
+	if cure := unwatched(t); cure != "" {
+		t.Errorf("rsagent-watch runs, and check still wants: %s", cure)
+	}
+	here.Run(t, "nft", "flush", "ruleset")
+	testnet.Eventually(t, "the table to be back", func() bool { return strings.Contains(here.Run(t, "nft", "list", "ruleset"), loud) })
+	systemctl(t, "disable", "--now", "rsagent-watch")
+
 	// So that the above can fail: without a reload the table is gone.
 	here.Run(t, "nft", "flush", "ruleset")
 	exits(t, 1, "rsagent", "status")
 	systemctl(t, "stop", "rsagent")
 	equal(t, before)
+}
+
+// unwatched is the cure of the finding nft-unwatched, if check has it.
+func unwatched(t *testing.T) (cure string) {
+	t.Helper()
+	var r struct{ Findings []struct{ Code, Cure string } }
+	if err := json.Unmarshal([]byte(here.Try("rsagent", "check", "-o", "json").Stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range r.Findings {
+		if f.Code == "nft-unwatched" {
+			return f.Cure
+		}
+	}
+	return ""
 }
 
 // TestVerify: systemd finds no fault with the units, and few with their exposure.
