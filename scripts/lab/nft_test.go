@@ -19,7 +19,7 @@ func TestGuardNFT(t *testing.T) {
 		c.direct(t, mode, vip)
 		agents, flags := newAgents(t, c.real), []string{"--mode", mode, "--vip", vip, "--arp-guard", "nft"}
 		before := make([]testnet.Snapshot, 2)
-		asker := c.client.AskARP(t, "eth0", vip, time.Millisecond)
+		asker := c.client.AskARP(t, "eth0", vip, 5*time.Millisecond)
 		for i, a := range agents {
 			before[i] = a.host.Snapshot(t)
 			a.do(t, 0, "start", flags...)
