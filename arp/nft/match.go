@@ -24,7 +24,7 @@ func at(reg uint32) int {
 func (j *judge) set(reg uint32, b []byte) {
 	b = append(b, make([]byte, -len(b)&3)...)
 	for n := range j.span(reg, len(b)) {
-		j.reg[at(reg)+n], j.known[at(reg)+n] = b[n], true
+		j.reg[at(reg)+n], j.known[at(reg)+n], j.bits[at(reg)+n] = b[n], true, 0
 	}
 }
 
@@ -33,7 +33,7 @@ func (j *judge) span(reg uint32, n int) int { return min(n, len(j.reg)-at(reg)) 
 // forget makes all that a register can hold unknown.
 func (j *judge) forget(reg uint32) {
 	for n := range j.span(reg, 16) {
-		j.known[at(reg)+n] = false
+		j.known[at(reg)+n], j.bits[at(reg)+n] = false, 0
 	}
 }
 
@@ -49,16 +49,15 @@ func (j *judge) payload(e Expr) {
 		return
 	}
 	j.forget(reg)
-	var b [40]byte
-	var known [40]bool
+	var b, bits [40]byte
 	put := func(at int, v ...byte) {
 		for i, x := range v {
-			b[at+i], known[at+i] = x, true
+			b[at+i], bits[at+i] = x, 0xff
 		}
 	}
 	switch {
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && j.p.Family == IP:
-		put(0, 0x45)
+		b[0], bits[0] = 0x40, 0xf0 // it may have options
 		put(9, j.p.Protocol)
 		put(16, j.p.Dst.AsSlice()...)
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER:
@@ -67,15 +66,14 @@ func (j *judge) payload(e Expr) {
 	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && j.p.Port != 0:
 		put(2, byte(j.p.Port>>8), byte(j.p.Port))
 		if j.p.Protocol == unix.IPPROTO_TCP {
-			put(13, 2) // SYN
+			b[13], bits[13] = 2, 0x3f // SYN; those of ECN may be set
 		}
 	}
 	j.set(reg, make([]byte, n))
 	for i := range j.span(reg, n) {
+		j.known[at(reg)+i] = false
 		if from := offset + i; from < len(b) {
-			j.reg[at(reg)+i], j.known[at(reg)+i] = b[from], known[from]
-		} else {
-			j.known[at(reg)+i] = false
+			j.reg[at(reg)+i], j.known[at(reg)+i], j.bits[at(reg)+i] = b[from], bits[from] == 0xff, bits[from]
 		}
 	}
 }
@@ -160,12 +158,13 @@ func (j *judge) bitwise(e Expr) {
 	n := int(e.num[3])
 	in, known := j.take(e.num[1], n)
 	in, known = slices.Clone(in), slices.Clone(known)
+	bits := j.bits
 	j.forget(e.num[2])
 	if e.num[6] != 0 || len(e.data[4]) < len(in) || len(e.data[5]) < len(in) || strings.HasSuffix(e.Name, otherKind) {
 		return
 	}
 	for i := range in {
-		if mask := e.data[4][i]; i < j.span(e.num[2], n) && (known[i] || mask == 0) {
+		if mask := e.data[4][i]; i < j.span(e.num[2], n) && (known[i] || mask&^bits[at(e.num[1])+i] == 0) {
 			j.reg[at(e.num[2])+i], j.known[at(e.num[2])+i] = in[i]&mask^e.data[5][i], true
 		}
 	}
@@ -230,8 +229,11 @@ func (j *judge) match(e Expr) (yes, known bool) {
 		return true, true
 	case (name == "tcp" && len(info) >= 12 && info[8] == 0 && info[11] == 0 || name == "udp" && len(info) >= 9 && info[8] == 0) &&
 		e16.Uint16(info) == 0 && e16.Uint16(info[2:]) == 65535:
-		if name == "tcp" && info[9] != 0 && info[10]&info[9] != 2&info[9] { // flags asked for, and not those of a SYN
+		if name == "tcp" && info[9] != 0 && info[10]&info[9]&0x3f != 2&info[9] { // flags asked for, and not those of a SYN
 			return false, true
+		}
+		if name == "tcp" && info[9]&^0x3f != 0 { // those of ECN
+			return true, false
 		}
 		if from, to := e16.Uint16(info[4:]), e16.Uint16(info[6:]); j.p.Port == 0 {
 			return true, from == 0 && to == 65535

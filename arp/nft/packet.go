@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"strings"
 
@@ -47,16 +48,17 @@ const (
 
 const maxSteps = 200_000 // rules and verdicts looked at for one packet, before it counts as unknown
 
-// A judge is one packet on its way through the rules. Of each byte of the registers it knows whether it is known.
+// A judge is one packet on its way through the rules. Of each byte of the registers, and of some of its bits, it knows whether it is known.
 type judge struct {
 	*Ruleset
 	p       Packet
 	reg     [64]byte
 	known   [64]bool
-	base    *placed // the chain at whose hook it is
-	certain bool    // it does come by the rule at hand
-	may     bool    // a rule before may have accepted
-	back    bool    // the rule at hand asks for the route back
+	bits    [64]byte // of a byte that is not known, those that are
+	base    *placed  // the chain at whose hook it is
+	certain bool     // it does come by the rule at hand
+	may     bool     // a rule before may have accepted
+	back    bool     // the rule at hand asks for the route back
 	track   tracking
 	mark    []byte   // nil is not known
 	forks   []string // verdicts, of which one may be the rule's
@@ -65,17 +67,31 @@ type judge struct {
 	failed  error
 }
 
-// Judge is the fate of a packet. Errors: those of reading the sets that decide.
+// Judge is the fate of a packet. Which of two chains of one priority comes first is not certain where they are of different
+// tables: a packet counts as dropped where it is so either way. Errors: those of reading the sets that decide.
 func (rs *Ruleset) Judge(p Packet) (Fate, error) {
+	fate, err := rs.judge(p, false)
+	if !fate.Dropped {
+		return fate, err
+	}
+	other, failed := rs.judge(p, true)
+	if !other.Dropped {
+		return other, errors.Join(err, failed)
+	}
+	return fate, err
+}
+
+func (rs *Ruleset) judge(p Packet, swapped bool) (Fate, error) {
 	j := &judge{Ruleset: rs, p: p}
 	for _, hook := range incoming {
-		for _, c := range rs.bases(p.Family, hook) {
+		for _, c := range rs.bases(p.Family, hook, swapped) {
 			j.base, j.may = c, false
-			e := j.chain(c, true, 0)
+			certain := c.kind != nat || j.track == tracked && rs.conntrack(p.Family)
+			e := j.chain(c, certain, 0)
 			if j.fate.Redirected {
 				return Fate{Redirected: true}, j.failed
 			}
-			if e == through && c.policy == dropCode && !j.may && j.steps < maxSteps {
+			if e == through && certain && c.policy == dropCode && !j.may && j.steps < maxSteps {
 				j.drop(c, Rule{})
 				e = dropped
 			}
@@ -260,9 +276,7 @@ func (j *judge) rule(c *placed, r Rule) (code uint32, target string, sure bool) 
 				return stolenCode, "", sure
 			}
 		default: // limit, quota, connlimit, dynset, numgen, socket …: it may end the rule, and may load something
-			for n := range j.known {
-				j.known[n] = false
-			}
+			j.known, j.bits = [64]bool{}, [64]byte{}
 			known = false
 		}
 		if known && !yes {

@@ -110,6 +110,18 @@ func TestJudge(t *testing.T) {
 		{"some port", input + drop + " tcp dport 443 accept; }; }", anyPort, ""},
 		{"marked by a rule", "table inet f { chain pre { type filter hook prerouting priority -150; tcp dport 80 meta mark set 7; }; chain in { type filter hook input priority 0; meta mark 7 drop; }; }", tcp, "inet f in"},
 		{"some marked by a rule", "table inet f { chain pre { type filter hook prerouting priority -150; ip saddr 10.9.0.1 meta mark set 7; }; chain in { type filter hook input priority 0; meta mark 7 drop; }; }", tcp, ""},
+		{"marked by a chain of the same priority", "table inet a { chain c { type filter hook input priority 0; meta mark set 1; }; }; table inet b { chain c { type filter hook input priority 0; meta mark 1 drop; }; }", tcp, ""},
+		{"of two chains of one priority, the later", "table inet a { chain c { type filter hook input priority 0; tcp dport 80 drop; }; }; table inet b { chain c { type filter hook input priority 0; tcp dport 80 drop; }; }", tcp, "inet b c"},
+		{"of two chains of one table, the later", "table inet a { chain c { type filter hook input priority 0; meta mark 1 drop; }; chain d { type filter hook input priority 0; meta mark set 1; }; }", tcp, "inet a c"},
+		{"nat, and nothing is tracked", "table ip t { chain n { type nat hook prerouting priority -100; tcp dport 80 drop; }; }", tcp, ""},
+		{"nat", "table ip t { chain n { type nat hook prerouting priority -100; tcp dport 80 drop; }; }; table ip u { chain c { type filter hook output priority 0; ct state new accept; }; }", tcp, "ip t n"},
+		{"nat, of what is not tracked", pre + "tcp dport 80 notrack; }; }; table ip t { chain n { type nat hook prerouting priority -100; ct state established accept; tcp dport 80 drop; }; }", tcp, ""},
+		{"nat, which comes late", "table ip t { chain n { type nat hook input priority -10; meta mark set 1; }; chain c { type filter hook input priority 0; ct state established accept; meta mark 1 drop; }; }", tcp, ""},
+		{"SYN, as ECN has it", input + "tcp flags & (ecn|cwr) == (ecn|cwr) accept; tcp dport 80 drop; }; }", tcp, ""},
+		{"SYN, alone", input + "tcp flags == syn tcp dport 80 drop; }; }", tcp, ""},
+		{"SYN", input + "tcp flags & (fin|syn|rst|ack) == syn tcp dport 80 drop; }; }", tcp, "inet filter in"},
+		{"without options", input + "ip hdrlength 5 tcp dport 80 drop; }; }", tcp, ""},
+		{"IPv4", input + "ip version 4 tcp dport 80 drop; }; }", tcp, "inet filter in"},
 		{"marked", input + "meta mark 7 drop; meta mark set 7; tcp dport 80 counter; }; }", tcp, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,9 +1,11 @@
 package nft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,15 +134,58 @@ func setTable(b []byte) (table string) {
 	return table
 }
 
-// bases are the chains that packets of a family come by at a hook, in the order of their priorities.
-func (rs *Ruleset) bases(f Family, hook uint32) (out []*placed) {
+// nat is the type of chains that conntrack has new connections come by. Whatever their priorities say, which are for the order
+// among them, all of a hook have one place (net/netfilter/nf_nat_proto.c).
+const nat = "nat"
+
+var natPriority = map[uint32]int32{unix.NF_INET_PRE_ROUTING: -100, unix.NF_INET_LOCAL_IN: 100} // NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC
+
+// bases are the chains that packets of a family come by at a hook, in the order of their priorities. Of two that have the same,
+// the one that came later is the first (net/netfilter/core.c, nf_hook_entries_grow). The kernel lists them by table: which
+// came later is certain in one table alone, and swapped has the tables the other way round.
+func (rs *Ruleset) bases(f Family, hook uint32, swapped bool) (out []*placed) {
+	table := map[place]int{}
 	for i := range rs.chains {
-		if c := &rs.chains[i]; c.kind != "" && c.Hook == hook && (c.family == f || c.family == Inet) {
+		c := &rs.chains[i]
+		at := place{c.family, c.table, ""}
+		if _, known := table[at]; !known {
+			table[at] = len(table)
+		}
+		if c.kind != "" && c.Hook == hook && (c.family == f || c.family == Inet) {
 			out = append(out, c)
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].Priority < out[j].Priority })
+	slices.Reverse(out)
+	slices.SortStableFunc(out, func(a, b *placed) int {
+		first := func(c *placed) int32 {
+			if c.kind == nat {
+				return natPriority[hook]
+			}
+			return c.Priority
+		}
+		later := 0
+		if swapped {
+			later = cmp.Compare(table[place{a.family, a.table, ""}], table[place{b.family, b.table, ""}])
+		}
+		return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(a.Priority, b.Priority), later)
+	})
 	return out
+}
+
+// asking are what has the kernel track connections, as an expression of nftables, or as a match or target of iptables.
+var asking = []string{"ct", "nat", "masq", "redir", "connlimit", "synproxy", "conntrack", "state", "connmark", "connbytes", "helper",
+	"CT", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "CONNMARK", "CONNSECMARK", "SYNPROXY"}
+
+// conntrack says that a rule has the kernel track connections of an IP version. Without, no chain of type nat is come by.
+func (rs *Ruleset) conntrack(f Family) bool {
+	return slices.ContainsFunc(rs.chains, func(c placed) bool {
+		return (c.family == f || c.family == Inet) && slices.ContainsFunc(c.Rules, func(r Rule) bool {
+			return slices.ContainsFunc(r.Exprs, func(e Expr) bool {
+				name := strings.TrimSuffix(e.Name, otherKind)
+				return slices.Contains(asking, name) || (name == "match" || name == "target") && slices.Contains(asking, e.data[1])
+			})
+		})
+	})
 }
 
 // find is a chain of the same table; nil is none.
