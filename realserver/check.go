@@ -106,7 +106,7 @@ func (c *checkup) all() {
 
 // state makes findings of what status tells otherwise.
 func (c *checkup) state() {
-	if len(c.VIPs) == 0 {
+	if len(c.VIPs) == 0 && c.Status.State != Unknown {
 		c.add(Info, "nothing-managed", "", "rsagent start --vip VIP", "nothing is managed here: what follows is about a VIP to come")
 	}
 	for _, v := range c.VIPs {

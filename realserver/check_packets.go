@@ -12,19 +12,19 @@ import (
 )
 
 // ways are the NICs by which packets may come: the uplink first, then those in a VIP's subnet, then others that are up and have
-// an address; a few.
+// an address; a few. Not those of a VRF: at the later hooks packets come in by its device (Documentation/networking/vrf.rst).
 func (c *checkup) ways() (out []NIC) {
 	has, near := map[string]bool{}, map[string]bool{}
 	for _, a := range c.host.Addrs {
 		has[a.Device] = has[a.Device] || !a.Prefix.Addr().IsLinkLocalUnicast()
 		near[a.Device] = near[a.Device] || slices.ContainsFunc(c.set, func(v VIP) bool { return v.beside(a) })
 	}
-	if l := c.host.uplink(); l != nil {
+	if l := c.host.uplink(); l != nil && l.Port != "vrf" {
 		out = append(out, NIC{l.Name, l.Index})
 	}
 	for _, chosen := range []map[string]bool{near, has} {
 		for _, l := range c.host.Links {
-			if l.Speaks() && l.Up && chosen[l.Name] && len(out) < 8 && !slices.Contains(out, NIC{l.Name, l.Index}) {
+			if l.Speaks() && l.Up && chosen[l.Name] && l.Port != "vrf" && len(out) < 8 && !slices.Contains(out, NIC{l.Name, l.Index}) {
 				out = append(out, NIC{l.Name, l.Index})
 			}
 		}

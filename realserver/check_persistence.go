@@ -162,7 +162,7 @@ func settings(files []File, h *Host) map[sysctl.Key]line {
 			number++
 			name, value, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "-"), "=")
 			iface, knob, ok := confKey(strings.TrimSpace(name))
-			n, err := strconv.Atoi(strings.TrimSpace(value))
+			n, err := parseInt(strings.TrimSpace(value))
 			key, l := sysctl.Key{Iface: iface, Knob: knob}, line{f.Path, number, n}
 			switch {
 			case f.Kind != sysctlFile || !ok:
@@ -185,6 +185,17 @@ func settings(files []File, h *Host) map[sysctl.Key]line {
 		}
 	}
 	return set
+}
+
+// parseInt reads a number as the kernel does: decimal, or with 0x hexadecimal, with 0 octal, and with a minus or no sign
+// (kernel/sysctl.c, proc_get_long).
+func parseInt(s string) (int, error) {
+	digits := strings.ToLower(strings.TrimPrefix(s, "-"))
+	if strings.ContainsAny(digits, "+_") || strings.HasPrefix(digits, "0b") || strings.HasPrefix(digits, "0o") {
+		return 0, strconv.ErrSyntax
+	}
+	n, err := strconv.ParseInt(s, 0, 32)
+	return int(n), err
 }
 
 // confKey takes net.ipv4.conf.IFACE.KNOB apart, or the form with slashes, in which an interface may have dots.

@@ -132,6 +132,8 @@ func TestCheckup(t *testing.T) {
 		{"nobody claims it", Set{vipA}, nil, claimed(vipA), []string{"warning claimed-by-nobody 192.0.2.1"}},
 		{"nobody claims it, and the director may be anywhere", Set{guarded}, nil, claimed(guarded), []string{"info claimed-by-nobody 192.0.2.2"}},
 		{"one claims it", Set{vipA}, nil, claimed(vipA, "02:00:00:00:00:0a"), []string{"info claimed 192.0.2.1"}},
+		{"one with no NIC's address claims it", Set{vipA}, nil, claimed(vipA, "ff:ff:ff:ff:ff:ff"), []string{"warning claimed 192.0.2.1"}},
+		{"one without any claims it", Set{vipA}, nil, claimed(vipA, "00:00:00:00:00:00"), []string{"warning claimed 192.0.2.1"}},
 		{"several claim it", Set{vipA}, nil, claimed(vipA, "02:00:00:00:00:0a", "02:00:00:00:00:0b"), []string{"error claimed-by-several 192.0.2.1"}},
 
 		{"nothing listens", Set{vipA}, []Service{web}, nil, []string{"error no-listener 192.0.2.1"}},
@@ -224,6 +226,10 @@ func TestCheckup(t *testing.T) {
 		{"a file undoes all", Set{vipA}, nil, func(s *sick) { s.file("# x\nnet.ipv4.conf.all.arp_ignore = 0\n") }, []string{"warning sysctl-file /etc/sysctl.d/x.conf:2"}},
 		{"a file undoes one", Set{vipA}, nil, func(s *sick) { s.file("-net/ipv4/conf/eth0/arp_announce=1\nnet.ipv4.conf.eth0.arp_ignore=3") }, nil},
 		{"a file undoes one, for scope global", Set{vipC}, nil, func(s *sick) { s.file("net.ipv4.conf.eth0.arp_ignore=3") }, []string{"warning sysctl-file /etc/sysctl.d/x.conf:1"}},
+		{"a file undoes all, in hexadecimal", Set{vipA}, nil, func(s *sick) { s.file("net.ipv4.conf.all.arp_ignore = 0x0\n") }, []string{"warning sysctl-file /etc/sysctl.d/x.conf:1"}},
+		{"a file has what the kernel does not take", Set{vipA}, nil, func(s *sick) {
+			s.file("net.ipv4.conf.all.arp_ignore = +0\nnet.ipv4.conf.all.arp_ignore = 0b0\nnet.ipv4.conf.all.arp_ignore = 0_0\n")
+		}, nil},
 		{"a file says the same", Set{vipA}, nil, func(s *sick) { s.file("net.ipv4.conf.all.arp_ignore = 1\nnet.ipv4.conf.all.arp_announce = 2") }, nil},
 		{"a later line of it mends", Set{vipA}, nil, func(s *sick) { s.file("net.ipv4.conf.all.arp_ignore = 0\nnet.ipv4.conf.all.arp_ignore = 2") }, nil},
 		{"a file about others", Set{vipA}, nil, func(s *sick) {

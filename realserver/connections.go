@@ -22,9 +22,15 @@ type Connection struct {
 // unfinished are the states of TCP, as bits, in which one side may still wait for what the other has sent. A server that has
 // written all and closed is in FIN_WAIT1 until its client has acknowledged the last byte; one whose client closed first is in
 // CLOSE_WAIT while it still writes, in LAST_ACK or CLOSING until the end of that has arrived. In SYN_RECV the client may take
-// the connection to be there already. Not FIN_WAIT2 and TIME_WAIT: all has been acknowledged, and only the client's end is
-// waited for, which costs it nothing if it gets no answer.
-const unfinished = 1<<tcpEstablished | 1<<tcpSynRecv | 1<<tcpFinWait1 | 1<<tcpCloseWait | 1<<tcpLastAck | 1<<tcpClosing
+// the connection to be there already. In FIN_WAIT2 a server that still has its socket may read on, see orphan. Not TIME_WAIT.
+const unfinished = 1<<tcpEstablished | 1<<tcpSynRecv | 1<<tcpFinWait1 | 1<<tcpFinWait2 | 1<<tcpCloseWait | 1<<tcpLastAck | 1<<tcpClosing
+
+// orphan says of a struct inet_diag_msg that it is a connection in FIN_WAIT2 which no program has any more (idiag_inode is 0): all
+// has been acknowledged, nobody reads what may come, and only the client's end is waited for, which costs it nothing if it gets
+// no answer.
+func orphan(m []byte) bool {
+	return len(m) >= diagMessageLen && m[1] == tcpFinWait2 && binary.NativeEndian.Uint32(m[68:]) == 0
+}
 
 // connections lists those of the thread's network namespace: the ones that end in a socket here, and the ones that are sent on
 // to another address by DNAT, to a container, say, whose sockets are not to be seen from here.
@@ -46,7 +52,7 @@ func connections(vips []netip.Addr) (out []Connection, err error) {
 		}
 		is := among(x.vips)
 		err := diag(x.family, unix.IPPROTO_TCP, unfinished, within(x.vips), func(m []byte) {
-			if local, peer, ok := ends(m); ok && is[local.Addr().Unmap()] {
+			if local, peer, ok := ends(m); ok && is[local.Addr().Unmap()] && !orphan(m) {
 				out = append(out, Connection{local.Addr().Unmap(), peer.Addr().Unmap(), peer.Port()})
 			}
 		})

@@ -1,8 +1,10 @@
 package realserver
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
+	"unicode"
 
 	"rsagent/loopback"
 	"rsagent/sysctl"
@@ -34,6 +36,13 @@ const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-
 func quote(s string) string {
 	if !strings.HasPrefix(s, "-") && strings.Trim(s, plain) == "" {
 		return s
+	}
+	if strings.ContainsFunc(s, unicode.IsControl) { // which may not be seen as what they are: printf(1) makes them
+		var b strings.Builder
+		for _, c := range []byte(s) {
+			fmt.Fprintf(&b, `\0%03o`, c)
+		}
+		return `"$(printf %b '` + b.String() + `')"`
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -2,7 +2,9 @@ package realserver
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,6 +102,10 @@ func (c *checkup) claims() {
 		case 0:
 			c.add(level, "claimed-by-nobody", vip, "", "nobody on %s answers for %s: the director is down, or on another segment", x.Interface, vip)
 		case 1:
+			if mac, err := net.ParseMAC(x.MACs[0]); err == nil && (mac[0]&1 != 0 || !slices.ContainsFunc(mac, func(b byte) bool { return b != 0 })) {
+				c.add(level, "claimed", vip, "", "%s on %s answers for %s, which is no address of a NIC's", owners[0], x.Interface, vip)
+				continue
+			}
 			c.add(Info, "claimed", vip, "", "%s on %s answers for %s: this should be the director", owners[0], x.Interface, vip)
 		default:
 			if n := len(owners) - someOwners; n > 0 {

@@ -65,6 +65,7 @@ const (
 	tcpEstablished   = 1
 	tcpSynRecv       = 3
 	tcpFinWait1      = 4
+	tcpFinWait2      = 5
 	tcpClose         = 7
 	tcpCloseWait     = 8
 	tcpLastAck       = 9

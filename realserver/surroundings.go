@@ -2,6 +2,8 @@ package realserver
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -10,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rsagent/arp/nft"
 	"rsagent/loopback"
@@ -73,7 +77,7 @@ func (l linux) around(h *Host, ask Around) *Surroundings {
 	s.BackupOnly = readInt("/proc/sys/net/ipv4/vs/backup_only") != 0
 	fail := func(what string, err error) {
 		if err != nil {
-			u := Unseen{What: what, Why: err.Error()}
+			u := Unseen{What: what, Why: strings.ReplaceAll(err.Error(), "\n", "; ")}
 			if errors.Is(err, ErrMayNotAsk) {
 				u.Cure = "run it as root, or with CAP_NET_RAW"
 			} else if errors.Is(err, fs.ErrPermission) {
@@ -99,7 +103,8 @@ func (l linux) around(h *Host, ask Around) *Surroundings {
 	fail("the IPv6 default route", err)
 	s.Borrowers, err = l.borrowers(h)
 	fail("routes", err)
-	s.Files, s.Systemd, s.Enabled = configs("/")
+	s.Files, s.Systemd, s.Enabled, err = configs("/")
+	fail("configuration files", err)
 	s.Claims, err = h.Probe(ask.VIPs, patience)
 	fail("who else claims the VIPs", err)
 	if b, err := os.ReadFile("/proc/thread-self/net/arp"); err == nil && len(s.Claims) > 0 {
@@ -231,25 +236,66 @@ func martianSources() (sum uint64) {
 	return sum
 }
 
-// configs reads the files below root that may undo a guard, or take an address away; and whether systemd starts rsagent.
-func configs(root string) (files []File, systemd, enabled bool) {
+// maxConfig is as much as is read of one file: no program has a larger one.
+const maxConfig = 1 << 20
+
+// readConfig reads a file that whoever may write to a folder of configuration has put there. A folder, what is not there, and
+// /dev/null, by which a file of /etc masks another (sysctl.d(5)), have nothing to say.
+func readConfig(path string) (text string, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // a FIFO must not block
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.IsDir() {
+		return "", err
+	}
+	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(st, null) {
+		return "", nil
+	}
+	if !st.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if len(b) > maxConfig {
+		return "", fmt.Errorf("%s is larger than %d bytes", path, maxConfig)
+	}
+	return string(b), err
+}
+
+// configs reads the files below root that may undo a guard, or take an address away; and whether systemd starts rsagent. An error
+// is about those that could not be read.
+func configs(root string) (files []File, systemd, enabled bool, err error) {
 	there := func(patterns ...string) bool {
 		return slices.ContainsFunc(patterns, func(p string) bool {
 			found, _ := filepath.Glob(filepath.Join(root, p))
 			return len(found) > 0
 		})
 	}
+	text := func(path string) string {
+		text, failed := readConfig(filepath.Join(root, path))
+		err = errors.Join(err, failed)
+		return text
+	}
 	read := func(kind, path string) {
-		if b, err := os.ReadFile(filepath.Join(root, path)); err == nil {
-			files = append(files, File{kind, filepath.Join(root, path), string(b)})
+		if text := text(path); text != "" {
+			path = filepath.Join(root, path)
+			if _, err := os.Readlink(path); err == nil { // what is to be edited is where it leads
+				path, _ = filepath.EvalSymlinks(path)
+			}
+			files = append(files, File{kind, path, text})
 		}
 	}
 	for _, path := range dropIns(root, "sysctl.d", "conf") {
 		read(sysctlFile, path)
 	}
 	read(sysctlFile, "etc/sysctl.conf")
-	if b, err := os.ReadFile(filepath.Join(root, "etc/tuned/active_profile")); err == nil && there("run/tuned") {
-		for _, profile := range strings.Fields(string(b)) {
+	if there("run/tuned") {
+		for _, profile := range strings.Fields(text("etc/tuned/active_profile")) {
 			for _, dir := range []string{"etc/tuned", "etc/tuned/profiles", "usr/lib/tuned", "usr/lib/tuned/profiles"} {
 				read(sysctlFile, filepath.Join(dir, filepath.Base(profile), "tuned.conf"))
 			}
@@ -274,7 +320,7 @@ func configs(root string) (files []File, systemd, enabled bool) {
 		read(nftablesFile, path)
 	}
 	systemd = there("run/systemd/system") && there("etc/systemd/system/rsagent.service", "usr/lib/systemd/system/rsagent.service", "lib/systemd/system/rsagent.service")
-	return files, systemd, systemd && there("etc/systemd/system/*.wants/rsagent*.service")
+	return files, systemd, systemd && there("etc/systemd/system/*.wants/rsagent*.service"), err
 }
 
 // dropIns lists the files of a kind of folder, in the order in which they hold: one in /etc stands for one of the same

@@ -4,7 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseNetstat(t *testing.T) {
@@ -37,7 +40,10 @@ func TestConfigs(t *testing.T) {
 	}
 	put("etc/tuned/active_profile", "web\n")
 	paths := func() (out []string, systemd, enabled bool) {
-		files, systemd, enabled := configs(root)
+		files, systemd, enabled, err := configs(root)
+		if err != nil {
+			t.Error(err)
+		}
 		for _, f := range files {
 			rel, _ := filepath.Rel(root, f.Path)
 			out = append(out, f.Kind+" "+rel)
@@ -56,6 +62,44 @@ func TestConfigs(t *testing.T) {
 	if got, systemd, enabled := paths(); !slices.Equal(got, want) || !systemd || enabled {
 		t.Errorf("%q, %t, %t; want %q", got, systemd, enabled, want)
 	}
+	// What only looks like a file, or stands for another.
+	link := func(target, path string) {
+		if err := os.Symlink(target, filepath.Join(root, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("/dev/null", "etc/sysctl.d/99-z.conf")
+	link("../target", "etc/sysctl.d/70-link.conf")
+	link("nowhere", "etc/sysctl.d/71-dangling.conf")
+	put("etc/target", "x")
+	if err := os.Mkdir(filepath.Join(root, "etc/sysctl.d/72-folder.conf"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want[2] = "sysctl etc/target"
+	if got, _, _ := paths(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	link("/dev/zero", "etc/sysctl.d/73-zero.conf")
+	if err := unix.Mkfifo(filepath.Join(root, "etc/sysctl.d/74-fifo.conf"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	put("etc/sysctl.d/75-huge.conf", "")
+	if err := os.Truncate(filepath.Join(root, "etc/sysctl.d/75-huge.conf"), 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	files, _, _, err := configs(root)
+	if err == nil || len(files) != len(want) {
+		t.Fatalf("%d files, error %v", len(files), err)
+	}
+	for _, says := range []string{"73-zero.conf is not a regular file", "74-fifo.conf is not a regular file", "75-huge.conf is larger than"} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("%q is not in: %v", says, err)
+		}
+	}
+	for _, name := range []string{"73-zero", "74-fifo", "75-huge"} {
+		os.Remove(filepath.Join(root, "etc/sysctl.d", name+".conf"))
+	}
+
 	put("etc/systemd/system/multi-user.target.wants/rsagent.service", "")
 	if _, systemd, enabled := paths(); !systemd || !enabled {
 		t.Error("it is not seen to be enabled")

@@ -34,6 +34,8 @@ type Watcher struct {
 	complaint complaint
 	mind      func(Minded) error
 	unminded  string // what was last said of what cannot be minded
+	kept      Set    // when it was last looked at
+	bereft    int    // times in a row that nothing was managed, and some of kept was bound
 }
 
 // A complaint is what was last said to be wrong.
@@ -180,6 +182,9 @@ func (w *Watcher) round(ctx context.Context, news time.Time) time.Duration {
 		w.Log.Warn("some changes are seen by polling only", "error", err)
 	}
 	rest := w.Interval
+	if w.bereft == 1 { // a stop may just have ended
+		rest = min(rest, firstWait)
+	}
 	for _, t := range []time.Time{then, w.edits.until, w.care.next(r.VIPs, w.Withdraw, w.now())} {
 		if !t.IsZero() {
 			rest = min(rest, max(t.Sub(w.now()), time.Millisecond))
@@ -266,9 +271,13 @@ func (w *Watcher) beats(ctx context.Context) (ended <-chan struct{}) {
 // found notes how the set fares, and what has come to rest.
 func (w *Watcher) found(r *Result) {
 	_, w.told.State = r.States()
-	if err := r.Unserved(); err != nil {
+	err := r.Unserved()
+	switch lost := w.lost(r); {
+	case err != nil:
 		w.complain("cannot be served", err)
-	} else if len(r.Pending) == 0 || w.complaint.text != "" && w.backoffs.onlyContended(r.Pending) {
+	case w.bereft > 1:
+		w.complain("bound, and managed no longer", lost)
+	case len(r.Pending) == 0 || w.complaint.text != "" && w.backoffs.onlyContended(r.Pending):
 		w.complain("", nil)
 	}
 	ended := w.backoffs.peace(w.now())
@@ -279,6 +288,29 @@ func (w *Watcher) found(r *Result) {
 		w.Log.Info("and nothing undoes more", "items", len(ended)-mostSaid)
 	}
 	w.told.Contended = w.backoffs.contested()
+}
+
+// lost is about VIPs that it kept, and that no journal names any more though no stop has taken them off: somebody removed that.
+func (w *Watcher) lost(r *Result) error {
+	if len(r.VIPs) > 0 || len(r.Leaving) > 0 || r.Host == nil {
+		w.kept, w.bereft = slices.Clone(r.VIPs), 0
+		return nil
+	}
+	var left Set
+	for i, bound := range onHost(w.kept, r.Host) {
+		if bound {
+			left = append(left, w.kept[i])
+		}
+	}
+	if w.kept = left; len(left) == 0 {
+		w.bereft = 0
+		return nil
+	}
+	w.bereft++
+	if n := len(left) - 1; n > 0 {
+		return fmt.Errorf("%s and %d more: the journal has gone; nobody keeps this host silent about them: run rsagent start for them", left[0].Addr, n)
+	}
+	return fmt.Errorf("%s: the journal has gone; nobody keeps this host silent about it: rsagent start %s", left[0].Addr, left[0].flags())
 }
 
 // complain says what is wrong once, and again each minute while it is; with no error, that it is over.

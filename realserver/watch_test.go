@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -192,5 +193,43 @@ func TestWatchLeavesAlone(t *testing.T) {
 				t.Errorf("%d looks in a minute:\n%s", looks, said)
 			}
 		})
+	}
+}
+
+// TestWatcher_Lost: somebody removes the journal. What it had in it is still bound, and nobody's; that it may be a stop which has
+// just ended, the first look cannot tell. It is over when they are managed again, or gone.
+func TestWatcher_Lost(t *testing.T) {
+	for name, mend := range map[string]func(*watchtower){
+		"managed again": func(w *watchtower) {
+			if _, err, _ := w.converge(Add(vipA, vipC)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"gone": func(w *watchtower) { w.host.Addrs = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatchtower(t, vipA, vipC)
+			w.looks(0)
+			if err := os.Remove(w.journal()); err != nil {
+				t.Fatal(err)
+			}
+			if said := w.looks(time.Second); said != "" {
+				t.Errorf("at once it says %s", said)
+			}
+			w.says(w.looks(time.Second), `level=ERROR msg="bound, and managed no longer"`, vipA.Addr.String()+" and 1 more")
+			if w.told.Error == "" {
+				t.Error("its status has nothing of it")
+			}
+			mend(w)
+			w.says(w.looks(time.Second), "all is well again")
+		})
+	}
+	w := newWatchtower(t, vipA, vipC)
+	w.looks(0)
+	if _, err, _ := w.converge(DropAll); err != nil {
+		t.Fatal(err)
+	}
+	if said := w.looks(time.Second) + w.looks(time.Second); said != "" {
+		t.Errorf("after a stop it says %s", said)
 	}
 }

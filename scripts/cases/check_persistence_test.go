@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"rsagent/scripts/testnet"
 )
 
@@ -80,6 +82,14 @@ func TestCheckPersistence(t *testing.T) {
 			t.Errorf("after the cure: %+v", *f)
 		}
 	}
+	fifo := filepath.Join(root, "etc/sysctl.d/a.conf")
+	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if f := check(4).finding("unseen"); f == nil || !strings.Contains(f.Message, "/etc/sysctl.d/a.conf is not a regular file") {
+		t.Errorf("of a FIFO it says %+v", f)
+	}
+	os.Remove(fifo)
 	s.do(t, "start", "--vip", vip, "--arp-guard", "nft")
 	put("etc/nftables.conf", "flush ruleset\n")
 	if f := check(0).finding("nft-flush"); f != nil {

@@ -168,6 +168,20 @@ func TestCheckUnseen(t *testing.T) {
 	if r.State != "unknown" || r.Error == nil || r.finding("no-listener") == nil {
 		t.Errorf("it says %+v", r)
 	}
+
+	// What is managed is not known where the journal cannot be read.
+	journals, err := filepath.Glob(s.state + "/*[0-9].json")
+	if err != nil || len(journals) != 1 {
+		t.Fatalf("journals: %q %v", journals, err)
+	}
+	if err := os.WriteFile(journals[0], []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got = s.rs.Try(s.args("check", "-o", "json")...)
+	if r = parse(t, 4, "check", s.args("check"), got); r.State != "unknown" || r.finding("nothing-managed") != nil {
+		t.Errorf("it says %+v", r)
+	}
+	os.Remove(journals[0])
 }
 
 // check opens nothing for writing, and asks the kernel nothing but questions.

@@ -54,6 +54,29 @@ func TestWatch_BesideVerbs(t *testing.T) {
 	w.end(t)
 }
 
+// Somebody removes the journal, with all of its folder: that the VIP is nobody's now is said until it is managed again.
+func TestWatch_JournalRemoved(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	down := s.rs.Snapshot(t)
+	s.ask(t, 0, "start", "--vip", vip)
+	w := s.watch(t, "--interval", "100ms")
+	w.looks(t)
+	os.RemoveAll(s.state)
+	w.Await(t, "bound, and managed no longer")
+	s.mustHold(t, vip)
+	testnet.Eventually(t, "status to tell of it", func() bool { return strings.Contains(s.rs.Try(s.args("status")...).Stdout, "the journal has gone") })
+	s.ask(t, 0, "start", "--vip", vip)
+	w.Await(t, "all is well again")
+	s.ask(t, 0, "stop", "--vip", vip)
+	s.rs.SetIPv4Conf(t, "all", "arp_ignore", "0") // start found 1, and 2, and took them for the host's own
+	s.rs.SetIPv4Conf(t, "all", "arp_announce", "0")
+	s.rs.SetIPv4Conf(t, "lo", "arp_ignore", "0")
+	s.rs.SetIPv4Conf(t, "lo", "arp_announce", "0")
+	s.mustBe(t, down)
+	w.end(t)
+}
+
 // mustHold: of the VIPs these are on lo, and the others nowhere.
 func (s *site) mustHold(t *testing.T, addrs ...string) {
 	t.Helper()

@@ -84,7 +84,6 @@ func TestCheckInherited(t *testing.T) {
 		}
 	}
 	a := newAgent(t, here)
-	a.lacks(t, "inherited", "--vip", vip)
 	a.do(t, 0, "start", "--vip", vip)
 	starts("1")
 	f := a.finds(t, "inherited", "info", []string{"arp_ignore 1"})
