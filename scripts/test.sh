@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 RSAGENT_SKIPS=$(mktemp)
 export RSAGENT_SKIPS
-trap 'rm -f "$RSAGENT_SKIPS" "$RSAGENT_SKIPS.model"' EXIT
+trap 'rm -f "$RSAGENT_SKIPS" "$RSAGENT_SKIPS".*' EXIT
 failed=
 
 race=
@@ -17,7 +17,7 @@ else
 	echo "the race detector: needs gcc" >>"$RSAGENT_SKIPS"
 fi
 
-kernels=6.1 rows='' soak=
+kernels=${RSAGENT_LAB_KERNEL:-6.1} rows='' soak=
 if [ "${1-}" = soak ]; then
 	kernels="6.1 6.12" rows=all soak=1
 fi
@@ -31,19 +31,24 @@ GOGC=400 scripts/lint.sh || failed="$failed lint"
 # shellcheck disable=SC2046,SC2086 # lists of words
 GOGC=400 go test $race -timeout 20m $(go list ./... | grep -v '/scripts/\|/realserver$') || failed="$failed race"
 
-# The crash model takes what the others leave of the processors, which wait for the kernel half of the time. It runs six
-# times as long with the race detector: a few of its hosts do for that.
+# What waits for the kernel, for guests and for clocks half of the time goes on side by side, and the crash model takes what that
+# leaves of the processors. It runs six times as long with the race detector: a few of its hosts do for that.
 model() {
-	GOGC=400 nice -n 19 go test -timeout 40m ./realserver || return
+	GOGC=400 nice -n 19 go test -timeout 60m ./realserver || return
 	[ -z "$race" ] || RSAGENT_TEST_STRIDE=211 nice -n 19 go test $race -timeout 20m -skip TestMutations ./realserver
 }
 model >"$RSAGENT_SKIPS.model" 2>&1 &
 model=$!
 # These run the program, and have little of their own to race.
 # shellcheck disable=SC2046
-go test -timeout 40m $(go list ./scripts/... | grep -v '/scripts/lab') || failed="$failed scripts"
+go test -timeout 40m $(go list ./scripts/... | grep -v '/scripts/lab') >"$RSAGENT_SKIPS.scripts" 2>&1 &
+scripts=$!
+for kernel in $kernels; do
+	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel RSAGENT_TEST_ROWS=$rows go test -v -p 3 -timeout 60m ./scripts/lab/... || failed="$failed lab-$kernel"
+done
+wait $scripts || failed="$failed scripts"
 wait $model || failed="$failed realserver"
-cat "$RSAGENT_SKIPS.model"
+cat "$RSAGENT_SKIPS.scripts" "$RSAGENT_SKIPS.model"
 if [ -n "$soak" ]; then
 	# one package after the other, and without the race detector: that is what the short forms have
 	RSAGENT_TEST_STRIDE=1 go test -v -p 1 -timeout 2h -skip TestMutations ./realserver ./scripts/hostile ./scripts/cases || failed="$failed long"
@@ -51,10 +56,6 @@ if [ -n "$soak" ]; then
 	# shellcheck disable=SC2046
 	go test -race -timeout 40m $(go list ./scripts/... | grep -v '/scripts/lab') || failed="$failed scripts-race"
 fi
-wait
-for kernel in $kernels; do
-	RSAGENT_LAB_AGAIN=1 RSAGENT_LAB_KERNEL=$kernel RSAGENT_TEST_ROWS=$rows go test -v -p 3 -timeout 60m ./scripts/lab/... || failed="$failed lab-$kernel"
-done
 
 if [ -s "$RSAGENT_SKIPS" ]; then
 	echo

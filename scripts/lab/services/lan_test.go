@@ -56,16 +56,23 @@ func newLAN(ctx context.Context, dir string) (*lan, []string, error) {
 	}, nil
 }
 
-// ask asks for one address after the other, each some sixty times a second.
+// ask asks for one address after the other, each some sixty times a second; and a tenth as often from a minute on after the last
+// boot has its address: the tests that then run have other things to do.
 func (l *lan) ask(ctx context.Context) {
 	targets := append(slices.Clone(vips), loud, rip(1), rip(2), rip(3))
-	tick := time.NewTicker(time.Second / 60 / time.Duration(len(targets)))
+	often := time.Second / 60 / time.Duration(len(targets))
+	tick := time.NewTicker(often)
 	defer tick.Stop()
+	rests := false
 	for i := 0; ctx.Err() == nil; i++ {
 		target := targets[i%len(targets)]
 		if l.send(whoHas(target)) == nil {
 			l.mu.Lock()
 			l.asked[target]++
+			if !rests && l.heard[rip(3)] > 0 {
+				rests = true
+				time.AfterFunc(time.Minute, func() { tick.Reset(10 * often) })
+			}
 			l.mu.Unlock()
 		} else {
 			time.Sleep(10 * time.Millisecond) // there is no guest yet, or it takes nothing in

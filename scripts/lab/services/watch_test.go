@@ -111,8 +111,10 @@ func mends(t *testing.T) {
 	bound(t)
 
 	// Of this, nobody is told; a reload has it looked for.
-	here.Run(t, "unshare", "-m", "sh", "-ec", "mount -t proc proc /proc; echo 1 >/proc/sys/net/ipv4/conf/all/arp_announce")
-	exits(t, 1, "rsagent", "status")
+	testnet.Eventually(t, "the watcher not to look at something else meanwhile", func() bool {
+		here.Run(t, "unshare", "-m", "sh", "-ec", "mount -t proc proc /proc; echo 1 >/proc/sys/net/ipv4/conf/all/arp_announce")
+		return here.Try("rsagent", "status").Code == 1
+	})
 	systemctl(t, "reload", "rsagent-watch")
 	silent(t, "arp_announce", "2")
 	if now := theWatcher(t); now.pid != first.pid || now.restarts > 0 {
