@@ -73,7 +73,7 @@ func TestCheckInherited(t *testing.T) {
 	guest(t)
 	newCluster(t) // of namespaces, as containers have
 	here := testnet.Here()
-	here.Run(t, "sh", "-ec", "ip link add lab0 type veth peer name lab1; ip addr add 10.8.0.1/24 dev lab0; ip link set lab0 up; ip link set lab1 up")
+	here.Run(t, "sh", "-ec", "ip link add lab0 type veth peer name lab1; for i in lab0 lab1; do ip link set $i addrgenmode none; ip link set $i up; done; ip addr add 10.8.0.1/24 dev lab0")
 	t.Cleanup(func() {
 		here.Run(t, "sh", "-ec", "ip link del lab0; echo 0 >/proc/sys/net/core/devconf_inherit_init_net")
 	})
