@@ -34,8 +34,8 @@ type Watcher struct {
 	complaint complaint
 	mind      func(Minded) error
 	unminded  string // what was last said of what cannot be minded
-	kept      Set    // when it was last looked at
-	bereft    int    // times in a row that nothing was managed, and some of kept was bound
+	kept      Set    // what was managed when it last looked, and what is left of it by a journal that has gone
+	bereft    int    // looks in a row that found such
 }
 
 // A complaint is what was last said to be wrong.
@@ -292,17 +292,16 @@ func (w *Watcher) found(r *Result) {
 
 // lost is about VIPs that it kept, and that no journal names any more though no stop has taken them off: somebody removed that.
 func (w *Watcher) lost(r *Result) error {
-	if len(r.VIPs) > 0 || len(r.Leaving) > 0 || r.Host == nil {
-		w.kept, w.bereft = slices.Clone(r.VIPs), 0
+	if r.Host == nil {
 		return nil
 	}
 	var left Set
 	for i, bound := range onHost(w.kept, r.Host) {
-		if bound {
-			left = append(left, w.kept[i])
+		if v := w.kept[i]; bound && !r.VIPs.has(v.Addr) && !slices.Contains(r.Leaving, v.Addr) {
+			left = append(left, v)
 		}
 	}
-	if w.kept = left; len(left) == 0 {
+	if w.kept = slices.Concat(r.VIPs, left).sorted(); len(left) == 0 {
 		w.bereft = 0
 		return nil
 	}

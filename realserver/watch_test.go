@@ -205,7 +205,11 @@ func TestWatcher_Lost(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"gone": func(w *watchtower) { w.host.Addrs = nil },
+		"gone": func(w *watchtower) {
+			w.host.Addrs = slices.DeleteFunc(w.host.Addrs, func(a loopback.Held) bool {
+				return slices.Contains([]netip.Addr{vipA.Addr, vipC.Addr}, a.Prefix.Addr())
+			})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchtower(t, vipA, vipC)
@@ -219,6 +223,12 @@ func TestWatcher_Lost(t *testing.T) {
 			w.says(w.looks(time.Second), `level=ERROR msg="bound, and managed no longer"`, vipA.Addr.String()+" and 1 more")
 			if w.told.Error == "" {
 				t.Error("its status has nothing of it")
+			}
+			if _, err, _ := w.converge(Add(vipB)); err != nil { // another is no reason to forget them
+				t.Fatal(err)
+			}
+			if said := w.looks(time.Second); strings.Contains(said, "all is well") || w.told.Error == "" {
+				t.Errorf("with another VIP it says %q, and tells of %q", said, w.told.Error)
 			}
 			mend(w)
 			w.says(w.looks(time.Second), "all is well again")
